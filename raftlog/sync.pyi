@@ -37,6 +37,7 @@ from raftlog.client.transactions.api import Offsets
 from raftlog.client.transactions.decision import Wait
 from raftlog.client.transactions.transaction import TransactionState
 from raftlog.errors import RaftlogError
+from raftlog.metrics.measure import Family
 from raftlog.model import Acks
 from raftlog.security.secrets import Secret
 from raftlog.transactions import TransactionKey
@@ -129,6 +130,11 @@ class GroupConsumer:
     @property
     def lag(self) -> dict[GroupPartition, int]:
         """Number of offsets between position and readable end, by partition, if a leader has reported that end."""
+    @property
+    def metrics(self) -> list[Family]:
+        """The consumer's numbers now: assigned partitions, prefetched bytes, fetches, retries, lag
+        (`docs/metrics.md`).
+        """
     def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
         """Return the next batch of any assigned partition, or None after `timeout` seconds.
 
@@ -537,6 +543,9 @@ class Consumer:
     @property
     def lag(self) -> dict[int, int]:
         """Number of offsets between the position and the readable end, by partition."""
+    @property
+    def metrics(self) -> list[Family]:
+        """The consumer's numbers now: prefetched bytes, fetches, retries, lag (`docs/metrics.md`)."""
     def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
         """Return the next batch of any partition, or None after `timeout` seconds. Raises as `poll` does."""
     def pause(self, partitions: Iterable[int]) -> None:
@@ -550,6 +559,9 @@ class Consumer:
     @property
     def positions(self) -> dict[int, int]:
         """Offset of the next record to hand out, by partition, if it is known already."""
+    @property
+    def prefetched_bytes(self) -> int:
+        """Bytes that were fetched ahead of the program."""
     def resume(self, partitions: Iterable[int]) -> None:
         """Continue with these partitions."""
     def seek(self, partition: int, start: StartTime) -> None:
@@ -616,6 +628,9 @@ class Producer:
         Raises the error of the first record or batch that failed since the last flush and whose result was not read, or
         `TimeoutError` after `timeout` seconds.
         """
+    @property
+    def metrics(self) -> list[Family]:
+        """The producer's numbers now: buffer, batches, deliveries, retries (`docs/metrics.md`)."""
     def prepare(self, topic: str) -> None:
         """Look up a topic in advance, so that the first record need not wait for its metadata.
 

@@ -22,6 +22,7 @@ from typing import Unpack
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.keywords import ProducerKeywords
+from raftlog.client.producing.counts import ProduceCounts
 from raftlog.client.producing.sender import Sender, SendingPolicy
 from raftlog.client.producing.sending import HeadersArgument, KeyPartitions, RecordSending
 from raftlog.client.settings import ProducerSettings, takes
@@ -30,6 +31,8 @@ from raftlog.client.transactions.manager import TransactionManager
 from raftlog.client.transactions.transaction import Transaction
 from raftlog.config import check_topic_name
 from raftlog.errors import ClientClosed, InvalidRequest
+from raftlog.metrics import client_catalogue as names
+from raftlog.metrics.measure import Family
 
 __all__ = ["HeadersArgument", "Producer"]
 
@@ -60,6 +63,7 @@ class Producer(RecordSending):
         self._api = HttpApi(bootstrap, ConnectionSecurity(self._settings))
         self._sender: Sender | None = None
         self._transactions: TransactionManager | None = None
+        self._counts = ProduceCounts()
         self._closed = False
         self._reports_loss = True
 
@@ -144,6 +148,19 @@ class Producer(RecordSending):
         own = 0 if self._sender is None else self._sender.accumulator.buffered_bytes
         return own if self._transactions is None else own + self._transactions.buffered_bytes
 
+    @property
+    def metrics(self) -> list[Family]:
+        """The producer's numbers now: buffer, batches, deliveries, retries (`docs/metrics.md`)."""
+        in_flight = 0 if self._sender is None else self._sender.facts().requests
+        if self._transactions is not None:
+            in_flight += self._transactions.requests_in_flight
+        return [
+            Family.of(names.BUFFERED, self.buffered_bytes),
+            Family.of(names.BUFFER_LIMIT, self._settings.buffer_bytes),
+            Family.of(names.IN_FLIGHT, in_flight),
+            *self._counts.families(),
+        ]
+
     def lose_quietly(self) -> None:
         """Report no loss of records when the event loop has ended: the owner of the loop does."""
         self._reports_loss = False
@@ -157,6 +174,7 @@ class Producer(RecordSending):
             raise ClientClosed("the producer is closed: create a new one")
         if self._transactions is None:
             self._transactions = TransactionManager(self._api, self._settings)
+            self._transactions.counts = self._counts
         return self._transactions
 
     def _started(self) -> Sender:
@@ -168,5 +186,6 @@ class Producer(RecordSending):
         if self._sender is None:
             self._sender = Sender(self._api, self._settings, SendingPolicy())
             self._sender.reports_loss = self._reports_loss
+            self._sender.counts = self._counts
             self._open = self._sender.accumulator.open
         return self._sender

@@ -17,6 +17,8 @@ SECONDS = (
 """Bounds for durations, from a request served from memory to the longest long poll, in seconds."""
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Bounds for numbers of things that are handled together."""
+BYTES = (256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576)
+"""Bounds for the sizes of batches, in bytes."""
 
 
 class HistogramState(msgspec.Struct, frozen=True):

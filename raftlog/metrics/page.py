@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .catalogue import ALL
+from .client_catalogue import ALL_OF_CLIENTS
 from .measure import Measure
 
 HEAD = """# Metrics
@@ -75,6 +76,29 @@ SECTIONS = (
 )
 """The title of each section, and its first measure."""
 
+OF_CLIENTS = (
+    ("Producers", "raftlog_client_buffered_bytes"),
+    ("Consumers", "raftlog_client_prefetched_bytes"),
+)
+"""The same of the client library."""
+
+CLIENTS = """## The client library
+
+Each `Producer`, `Consumer` and `GroupConsumer`, asyncio or blocking, has a property `metrics` with its numbers now, in
+plain objects: families with name, kind, labels and values. Counting costs a few additions for each batch. With
+[prometheus_client](https://prometheus.github.io/client_python/), a program exports them beside its own:
+
+```python
+from raftlog.client.prometheus import PrometheusCollector
+
+collector = PrometheusCollector()        # registers itself with prometheus_client's REGISTRY
+producer = raftlog.Producer("127.0.0.1:9640")
+collector.add(producer, "orders")        # the label `client`; on the event loop of an asyncio client
+```
+
+A client is shown until it is removed (`remove`) or nothing refers to it. Scrapes may come on any thread.
+"""
+
 TAIL = """## Of any process
 
 Prometheus's client adds `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
@@ -84,20 +108,18 @@ Prometheus's client adds `process_cpu_seconds_total`, `process_resident_memory_b
 
 def metrics_page() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *_sections(), TAIL])
+    own = _sections(ALL, SECTIONS, "##")
+    of_clients = _sections(ALL_OF_CLIENTS, OF_CLIENTS, "###")
+    return "\n".join([HEAD, *own, TAIL, CLIENTS, *of_clients]).rstrip("\n") + "\n"
 
 
-def _sections() -> Iterator[str]:
-    titles = {first: title for title, first in SECTIONS}
-    for measure in ALL:
+def _sections(measures: Sequence[Measure], sections: Sequence[tuple[str, str]], level: str) -> Iterator[str]:
+    titles = {first: title for title, first in sections}
+    for measure, following in zip(measures, (*measures[1:], None), strict=True):
         if measure.name in titles:
-            yield f"## {titles[measure.name]}\n"
+            yield f"{level} {titles[measure.name]}\n"
             yield "| metric | kind | labels | |\n|---|---|---|---|"
-        yield _row(measure) + ("\n" if measure is ALL[-1] or _next(measure) in titles else "")
-
-
-def _next(measure: Measure) -> str:
-    return ALL[ALL.index(measure) + 1].name
+        yield _row(measure) + ("\n" if following is None or following.name in titles else "")
 
 
 def _row(measure: Measure) -> str:

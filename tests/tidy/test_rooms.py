@@ -26,7 +26,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.client": (
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
-        "producer", "consumer", "admin", "blocking",
+        "producer", "consumer", "admin", "prometheus", "blocking",
     ),
     "raftlog.backup": (
         "format", "batches", "chain", "storage", "repository", "off_loop", "progress", "cluster", "create", "verify",
@@ -39,9 +39,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
-        "version", "errors", "metrics", "toml_settings", "model", "security", "ports", "config", "settings", "logs",
-        "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system", "wire", "api", "http2",
-        "client", "sync", "backup", "broker", "cli",
+        "version", "errors", "metrics", "prometheus", "toml_settings", "model", "security", "ports", "config",
+        "settings", "logs", "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system",
+        "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
     "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "console", "app"),
     "spark_source": (

@@ -22,7 +22,7 @@ from .transaction import Transaction
 logger = logging.getLogger("raftlog.client")
 
 
-class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes")):
+class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes", "metrics")):
     """Sends records to topics, from any thread.
 
     `close` it, or use it with `with`.

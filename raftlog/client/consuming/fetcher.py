@@ -20,6 +20,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import islice
 
 from raftlog.api.topics import TopicDescription
 from raftlog.client.cluster.any_node import blames_caller
@@ -34,6 +35,7 @@ from raftlog.client.settings import ConsumerSettings
 from raftlog.errors import CODES, CorruptBatch, RaftlogError, RetriableError
 
 from .channels import Answer, Calls, Channel, Channels
+from .counts import ReadCounts
 from .fetch_budget import PARTITION_BYTES, FetchBudget
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
@@ -91,6 +93,8 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self.metadata = ClusterMetadata(api, {topic: topic_id.hex()} if topic_id else None)
         self.readers = self.topic.readers
+        self.counts = ReadCounts()
+        """The counts of what is fetched; the owner may replace them by its own."""
         self.error: RaftlogError | None = None
         """The error that keeps everything from being read."""
         self.last_error: RaftlogError | None = None
@@ -303,6 +307,7 @@ class Fetcher:
     def _on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
         if answer.error:
             self.last_error = take_refusal(reader, answer, self._settings.on_out_of_range)
+            self.counts.retried(answer.error)
             self._back_off(reader)
         else:
             self._accept(reader, answer, body)
@@ -319,6 +324,7 @@ class Fetcher:
         self._answers += 1
         if error is not None:
             self.last_error = error
+            self.counts.retried(error.code)
             self._unserved(error)
             self._loop.call_soon(self.pump)
         else:
@@ -327,6 +333,7 @@ class Fetcher:
         self.changed.wake()
 
     def _accept(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
+        known = len(reader.buffered)
         try:
             end = answer.last_stable_offset if self._settings.isolation_level else answer.high_watermark
             reader.accept(body, answer.high_watermark, answer.log_start_offset, end, answer.aborted)
@@ -338,6 +345,9 @@ class Fetcher:
             where = f"{reader.topic}/{reader.partition} at offset {reader.position} from broker {reader.leader}"
             reader.corrupt(CorruptBatch(f"{where}: {error.detail}"))
             self._back_off(reader)
+        if body.nbytes:
+            records = [batch.header.record_count for batch in islice(reader.buffered, known, None)]
+            self.counts.fetched(self._topic, body.nbytes, records)
 
     def _back_off(self, reader: PartitionReader) -> None:
         pause = min(BACKOFF_MIN * 2 ** min(reader.failures, 10), BACKOFF_MAX)

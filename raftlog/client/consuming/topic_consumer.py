@@ -27,9 +27,12 @@ from raftlog.client.settings import ConsumerSettings, takes
 from raftlog.client.times import StartTime, start_at
 from raftlog.config import KIB, check_topic_name
 from raftlog.errors import ClientClosed, CorruptBatch, InvalidRequest, RaftlogError, RetriableError
+from raftlog.metrics import client_catalogue as names
+from raftlog.metrics.measure import Family
 from raftlog.model import EARLIEST
 from raftlog.records.batch import Codec
 
+from .counts import ReadCounts
 from .fetcher import Fetcher
 from .reader import PartitionReader, Start, parse_start
 from .records import ConsumedBatch, ConsumerRecord
@@ -125,6 +128,8 @@ class TopicConsumer:
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = begin
         self._api = HttpApi(bootstrap, ConnectionSecurity(self._settings))
+        self.counts = ReadCounts()
+        """The counts of what is fetched; the owner may replace them by its own before anything is read."""
         self._fetcher: Fetcher | None = None
         self._paused: set[int] = set()
         self._cursor: Cursor | None = None
@@ -228,6 +233,20 @@ class TopicConsumer:
         """Number of offsets between the position and the readable end, by partition."""
         return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
 
+    @property
+    def prefetched_bytes(self) -> int:
+        """Bytes that were fetched ahead of the program."""
+        return 0 if self._fetcher is None else self._fetcher.facts().buffered_bytes
+
+    @property
+    def metrics(self) -> list[Family]:
+        """The consumer's numbers now: prefetched bytes, fetches, retries, lag (`docs/metrics.md`)."""
+        return [
+            Family.of(names.PREFETCHED, self.prefetched_bytes),
+            Family(names.LAG, [((self._topic, str(partition)), lag) for partition, lag in self.lag.items()]),
+            *self.counts.families(),
+        ]
+
     async def seek(self, partition: int, start: StartTime) -> None:
         """Continue reading `partition` at `start`, and clear an error that stopped it. Raises `InvalidRequest`."""
         place = parse_start(start_at(start))
@@ -318,6 +337,7 @@ class TopicConsumer:
                 topic_id=self._topic_id,
             )
             self._fetcher.topic.paused = self._paused
+            self._fetcher.counts = self.counts
         return self._fetcher
 
     def _readers(self) -> dict[int, PartitionReader]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple, TypeAlias, TypeVar, Unpack
@@ -37,6 +38,8 @@ from raftlog.client.settings import GroupConsumerSettings, takes
 from raftlog.client.times import StartTime, start_at
 from raftlog.config import check_topic_name
 from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError
+from raftlog.metrics import client_catalogue as names
+from raftlog.metrics.measure import Family
 
 from .calls import MemberCalls
 from .membership import GroupMembership, no_member
@@ -222,6 +225,21 @@ class GroupConsumer:
     def lag(self) -> dict[GroupPartition, int]:
         """Number of offsets between position and readable end, by partition, if a leader has reported that end."""
         return self._reading.lag
+
+    @property
+    def metrics(self) -> list[Family]:
+        """The consumer's numbers now: assigned partitions, prefetched bytes, fetches, retries, lag
+        (`docs/metrics.md`)."""
+        reading = self._reading
+        lags: Counter[tuple[str, str]] = Counter()
+        for one, lag in reading.lag.items():  # of a topic that was created again, both may be read for a while
+            lags[one.topic, str(one.partition)] += lag
+        return [
+            Family.of(names.ASSIGNED, len(reading.positions)),
+            Family.of(names.PREFETCHED, reading.prefetched_bytes),
+            Family(names.LAG, list(lags.items())),
+            *reading.counts.families(),
+        ]
 
     async def committed(self) -> dict[GroupPartition, int]:
         """Return the group's committed offsets, for all of its partitions."""

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from raftlog.api.groups import GroupPartition
+from raftlog.client.consuming.counts import ReadCounts
 from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
 from raftlog.client.consuming.topic_consumer import TopicConsumer
 from raftlog.client.settings import ConsumerSettings, GroupConsumerSettings
@@ -57,6 +58,8 @@ class GroupReading:
         """Next offset to hand out, by partition that is read."""
         self.paused: set[GroupPartition] = set()
         """Partitions among them that are paused."""
+        self.counts = ReadCounts()
+        """The counts of what all readers fetched, former ones too."""
         self._readers: dict[Topic, TopicConsumer] = {}
         self._again_at: dict[Topic, float] = {}
         """Topics whose reader failed, with the loop time at which they get a new one."""
@@ -151,6 +154,11 @@ class GroupReading:
         return bool(self._ahead or self._batches) or loop.time() < deadline
 
     @property
+    def prefetched_bytes(self) -> int:
+        """Bytes that were fetched ahead of the program."""
+        return sum(reader.prefetched_bytes for reader in self._readers.values())
+
+    @property
     def lag(self) -> dict[GroupPartition, int]:
         """Number of offsets between the position and the readable end, where a leader has reported it."""
         found = {}
@@ -237,9 +245,10 @@ class GroupReading:
                 self._open(topic, starts)
 
     def _open(self, topic: Topic, starts: Mapping[int, int]) -> None:
-        self._readers[topic] = TopicConsumer(
+        self._readers[topic] = reader = TopicConsumer(
             self._bootstrap, topic.name, sorted(starts), starts, topic_id=topic.topic_id, settings=self._of_one_topic()
         )
+        reader.counts = self.counts
         self._pause_readers(partition for partition in self.paused if topic_of(partition) == topic)
 
     def _of_one_topic(self) -> ConsumerSettings:

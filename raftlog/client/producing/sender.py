@@ -43,6 +43,7 @@ from raftlog.wire import ProducedPartition
 
 from .accumulator import Accumulator
 from .batch import UNASSIGNED, Batch, ParkedRecord
+from .counts import ProduceCounts
 from .delivery import Delivery, DeliveryFuture
 from .partition_queue import Delivered, Outcome, Undelivered
 from .producer_ids import IdentitySource
@@ -140,6 +141,8 @@ class Sender:
         )
         self._lanes: dict[int, ProduceRequests] = {}
         self.sequencer: Sequencer[DeliveryFuture] = sequencer_of(self._lanes, settings)
+        self.counts = ProduceCounts()
+        """The counts of what is delivered; the owner may replace them by its own before anything is sent."""
         self.metadata = ClusterMetadata(api)
         self.failed: deque[DeliveryFuture] = deque(maxlen=1000)
         """The latest failed deliveries; `flush` raises the first error that was not read."""
@@ -319,6 +322,8 @@ class Sender:
             else:
                 error = error_from_code(answer.error, answer.detail, answer.leader)
                 outcomes = self.sequencer.refused(batch, attempt, error, now)
+                if not any(outcome.batch is batch for outcome in outcomes):
+                    self.counts.retried(error.code)
             self._decide(outcomes)
         self.pump()
 
@@ -326,6 +331,7 @@ class Sender:
         now = self._loop.time()
         for batch, attempt in attempts:
             self.sequencer.lost(batch, attempt, error, now)
+            self.counts.retried(error.code)
         self._loop.call_soon(self.pump)
 
     def _decide(self, outcomes: list[Outcome[DeliveryFuture]]) -> None:
@@ -334,16 +340,19 @@ class Sender:
                 useless = self._policy.delivered(outcome.batch, outcome.base_offset, self._topic_ids)
                 if useless is not None:
                     self.stop(useless)
+        now = self._loop.time()
         for outcome in outcomes:
             batch = outcome.batch
             self.accumulator.release(batch)
             if isinstance(outcome, Delivered):
+                self.counts.acknowledged(batch.topic, batch.count, batch.size_bytes, now - batch.opened_at)
                 stamped = outcome.log_append_time_ms >= 0
                 timestamp_ms = outcome.log_append_time_ms if stamped else batch.timestamp_ms
                 batch.delivery.deliver(
                     Delivery(batch.topic, batch.partition, outcome.base_offset, batch.count, timestamp_ms, stamped)
                 )
             else:
+                self.counts.failed(batch.topic, batch.count, outcome.error.code)
                 self._fail(batch.delivery, outcome.error)
         if outcomes and self._room_waiters and self.has_room:
             self._room_waiters.wake()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from raftlog.client.cluster.api import HttpApi
+from raftlog.client.producing.counts import ProduceCounts
 from raftlog.client.producing.sender import Sender
 from raftlog.client.settings import ProducerSettings
 from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError
@@ -80,6 +81,8 @@ class TransactionManager:
         # A record that is sent after its transaction's timeout is useless.
         patience = min(settings.delivery_timeout_ms, settings.transaction_timeout_ms)
         self._settings = replace(settings, delivery_timeout_ms=patience)
+        self.counts = ProduceCounts()
+        """The counts of what is delivered; the owner may replace them by its own before the first transaction."""
         self._sending: TransactionSender | None = None
         self._current: OpenTransaction | None = None
         self._key: TransactionKey | None = None
@@ -105,11 +108,17 @@ class TransactionManager:
         return 0 if self._sending is None else self._sending.sender.accumulator.buffered_bytes
 
     @property
+    def requests_in_flight(self) -> int:
+        """Produce requests that are not answered yet."""
+        return 0 if self._sending is None else self._sending.sender.facts().requests
+
+    @property
     def sending(self) -> TransactionSender:
         """The sender of the open transaction, made when first needed. Raises `ClientClosed`."""
         self._check_open()
         if self._sending is None:
             self._sending = TransactionSender(self.http, self._settings)
+            self._sending.sender.counts = self.counts
         return self._sending
 
     @property

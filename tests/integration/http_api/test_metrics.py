@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from http_api.metrics.prometheus_text import metric_of
 from raftlog.metrics.catalogue import ALL, GROUP_RECORDS
 from raftlog.metrics.measure import Family
+from raftlog.prometheus import metric_of
 from tests.support.client.fake_broker import FakeBroker
 from tests.support.http.api_client import Api
 
