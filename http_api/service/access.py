@@ -1,4 +1,4 @@
-"""The broker's port for authentication, authorization and quotas. `raftlog/broker/security/request_access.py`
+"""The broker's port for authentication, authorization and quotas. `raftlog/broker/security/access/request_access.py`
 implements it."""
 
 from __future__ import annotations

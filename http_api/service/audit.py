@@ -1,4 +1,4 @@
-"""The broker's port for the audit log. `raftlog/broker/security/recent_audit.py` implements it."""
+"""The broker's port for the audit log. `raftlog/broker/security/audit/recent.py` implements it."""
 
 from __future__ import annotations
 

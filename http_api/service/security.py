@@ -1,5 +1,7 @@
-"""The broker's port for users, tokens, access rules and quotas. `raftlog/broker/security/administrator.py` implements
-it."""
+"""The broker's port for users, tokens, access rules and quotas.
+
+`raftlog/broker/security/administration/administrator.py` implements it.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from raftlog.broker.requests.data_listener import SecureAcceptors
 from raftlog.broker.requests.guarded import GuardedRequests
 from raftlog.broker.requests.guarded_members import GuardedMembers
 from raftlog.broker.requests.refusals import Refusals, WatchedTopics
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.sessions import Sessions
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.sessions import Sessions
 from raftlog.broker.tls.names import NodeNames
 from raftlog.security.acls import ResourceType
 from raftlog.security.principals import ANONYMOUS, Caller

@@ -30,10 +30,10 @@ from raftlog.broker.changes.transaction_batches import TransactionBatches
 from raftlog.broker.changes.transactions import Transactions
 from raftlog.broker.requests.callers import CallerPartitions, PartitionRouters
 from raftlog.broker.requests.forwarding import Forwarder
-from raftlog.broker.security.administrator import HashPassword, SecurityAdministrator
-from raftlog.broker.security.recent_audit import NO_AUDIT
-from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
-from raftlog.broker.security.tokens import new_token
+from raftlog.broker.security.access.request_access import GuardedAccess, OpenAccess
+from raftlog.broker.security.administration.administrator import HashPassword, SecurityAdministrator
+from raftlog.broker.security.audit.recent import NO_AUDIT
+from raftlog.broker.security.authentication.tokens import new_token
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.ports import Clock, Logger, Random, Scheduler, Worker

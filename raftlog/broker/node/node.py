@@ -46,15 +46,15 @@ from raftlog.broker.replication_links import REPLICATION_PATH, ReplicationDialer
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarding import FORWARD_PATH, Forwarder
 from raftlog.broker.requests.request_counts import RequestCounts
-from raftlog.broker.security.exposure import exposure_problems
-from raftlog.broker.security.first_administrator import (
+from raftlog.broker.security.access.request_access import OpenAccess
+from raftlog.broker.security.administration.first_administrator import (
     AdministratorFile,
     FirstAdministrator,
     read_first_administrator,
 )
-from raftlog.broker.security.password_hashing import PasswordHashing
-from raftlog.broker.security.recent_audit import NO_AUDIT
-from raftlog.broker.security.request_access import OpenAccess
+from raftlog.broker.security.audit.recent import NO_AUDIT
+from raftlog.broker.security.exposure import exposure_problems
+from raftlog.broker.security.passwords.hashing import PasswordHashing
 from raftlog.broker.service import Router, groups_of, transactions_of
 from raftlog.broker.tls.node_tls import QUORUM_NAME, NodeTls, RefusalLog
 from raftlog.broker.unforeseen import UnforeseenErrors

@@ -11,18 +11,18 @@ from typing import Any
 from metadata.records.events import MetadataEvent, RulesChanged
 from metadata.records.transactions import Standing
 from metadata.view import ClusterView
-from raftlog.broker.security.access import Access
-from raftlog.broker.security.audit import AuditLevel, AuditTrail, of_failed_login
-from raftlog.broker.security.audit_log import AuditLog, AuditSink, FileSink, StandardOutputSink
-from raftlog.broker.security.audit_logs import AuditLogs
-from raftlog.broker.security.audit_topic import Produce, TopicSink
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.node_authentication import NodeAuthentication
-from raftlog.broker.security.open_transactions import OpenTransactions
-from raftlog.broker.security.quota_limits import QuotaTable
-from raftlog.broker.security.quotas import Quotas
-from raftlog.broker.security.recent_audit import RecentAudit
-from raftlog.broker.security.request_access import GuardedAccess
+from raftlog.broker.security.access.access import Access
+from raftlog.broker.security.access.request_access import GuardedAccess
+from raftlog.broker.security.audit.audit import AuditLevel, AuditTrail, of_failed_login
+from raftlog.broker.security.audit.log import AuditLog, AuditSink, FileSink, StandardOutputSink
+from raftlog.broker.security.audit.logs import AuditLogs
+from raftlog.broker.security.audit.recent import RecentAudit
+from raftlog.broker.security.audit.topic import Produce, TopicSink
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.node_authentication import NodeAuthentication
+from raftlog.broker.security.quotas.limits import QuotaTable
+from raftlog.broker.security.quotas.open_transactions import OpenTransactions
+from raftlog.broker.security.quotas.quotas import Quotas
 from raftlog.config import SecurityConfig
 from raftlog.errors import RetriableError
 from raftlog.model import BrokerId

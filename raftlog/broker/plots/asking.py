@@ -12,7 +12,7 @@ import msgspec
 from metadata.view import ClusterView
 from raftlog.broker.explain.facts import Unanswered
 from raftlog.broker.explain.questions import QuestionAsker, Reply, check_named, question_acceptor
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import StreamAcceptor
 from raftlog.model import BrokerId, TopicId

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.sessions import Sessions
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.sessions import Sessions
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream
 from raftlog.http2.connection import StreamHandler

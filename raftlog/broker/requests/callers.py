@@ -15,7 +15,7 @@ import msgspec
 
 from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.view import ClusterView
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId
 from raftlog.ports import Part, release_regions

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from metadata.view import ClusterView
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.connections import CallerConnections
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.quotas.connections import CallerConnections
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.http2.connection import StreamHandler

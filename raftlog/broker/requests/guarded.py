@@ -14,7 +14,7 @@ import msgspec
 from metadata.view import ClusterView
 from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicId
 from raftlog.ports import Part

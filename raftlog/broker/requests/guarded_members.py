@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from metadata.view import ClusterView
-from raftlog.broker.security.access import Access
-from raftlog.broker.security.needs import ids_of, needs_of
+from raftlog.broker.security.access.access import Access
+from raftlog.broker.security.access.needs import ids_of, needs_of
 from raftlog.errors import RaftlogError
 from raftlog.ports import Answer
 from raftlog.security.acls import Operation, Resource, ResourceType

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from raftlog.broker.security.quotas import Quotas, Rate
+from raftlog.broker.security.quotas.quotas import Quotas, Rate
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
 from raftlog.http2 import Http2Stream

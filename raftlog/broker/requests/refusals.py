@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.errors import RaftlogError
 from raftlog.security.acls import Operation
 from raftlog.security.principals import Caller

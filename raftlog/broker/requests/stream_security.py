@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raftlog.broker.security.access import Access
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.quotas import Quotas
-from raftlog.broker.security.sessions import Sessions
+from raftlog.broker.security.access.access import Access
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.sessions import Sessions
+from raftlog.broker.security.quotas.quotas import Quotas
 from raftlog.http2 import Http2Stream
 from raftlog.ports import Answer, Clock, Scheduler
 from raftlog.security.presented import Presented

@@ -3,8 +3,8 @@
 Its own keys are on the elliptic curve P-256, hashes are SHA-256; an existing authority may have a key of another kind.
 A node's certificate serves both ends of a connection. It
 contains the node's name in the cluster (`raftlog/broker/tls/names.py`) and the hosts by which clients reach it. A
-user's serves a client only, and contains the user's name (`raftlog/broker/security/client_names.py`). The authority may
-sign no further authorities.
+user's serves a client only, and contains the user's name
+(`raftlog/broker/security/authentication/client_names.py`). The authority may sign no further authorities.
 """
 
 from __future__ import annotations

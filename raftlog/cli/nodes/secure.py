@@ -12,8 +12,8 @@ import os
 
 import msgspec
 
-from raftlog.broker.security.first_administrator import FIRST_ADMINISTRATOR_FILE, AdministratorFile
-from raftlog.broker.security.tokens import new_token
+from raftlog.broker.security.administration.first_administrator import FIRST_ADMINISTRATOR_FILE, AdministratorFile
+from raftlog.broker.security.authentication.tokens import new_token
 from raftlog.config import Address
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint

@@ -15,8 +15,8 @@ import structlog
 
 from http_api.web.limits import Limits
 from raftlog.api.cluster import HealthInfo
-from raftlog.broker.security.access_claims import AccessClaims
-from raftlog.broker.security.audit import AuditLevel, AuditTrail
+from raftlog.broker.security.audit.audit import AuditLevel, AuditTrail
+from raftlog.broker.security.identity_provider.access_claims import AccessClaims
 from raftlog.model import TopicRecord
 from raftlog.records.batch import encode as encode_batch
 from raftlog.security.acls import CLUSTER, AclFilter, Operation, ResourceType

@@ -12,7 +12,7 @@ import pytest
 
 from http_api.service.access import Authenticated
 from http_api.web.limits import Limits
-from raftlog.broker.security.request_access import OpenAccess
+from raftlog.broker.security.access.request_access import OpenAccess
 from raftlog.errors import InvalidRequest
 from raftlog.security.presented import Presented
 from tests.support.client.fake_broker import FakeBroker

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from raftlog.api.timeline import ChangeKind, ClusterChange
-from raftlog.broker.security.audit import AuditLevel, AuditTrail, of_failed_login
-from raftlog.broker.security.recent_audit import RecentAudit
+from raftlog.broker.security.audit.audit import AuditLevel, AuditTrail, of_failed_login
+from raftlog.broker.security.audit.recent import RecentAudit
 from raftlog.security.acls import Operation, ResourceType
 from tests.support.client.secured_broker import Headers, SecuredBroker
 from tests.support.http.api_client import Api, running_api

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.broker.security.client_names import ClientNames
+from raftlog.broker.security.authentication.client_names import ClientNames
 from raftlog.broker.tls.names import NodeNames
 from raftlog.config import DEFAULT_NODE_NAME, DEFAULT_USER_NAME
 from tests.support.clusters.tls import Authority, write

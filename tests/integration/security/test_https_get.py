@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.broker.security.key_set import parse_key_set
-from raftlog.broker.security.key_sources import MAX_BYTES, HttpsGet, KeyUrl
+from raftlog.broker.security.identity_provider.key_set import parse_key_set
+from raftlog.broker.security.identity_provider.key_sources import MAX_BYTES, HttpsGet, KeyUrl
 from raftlog.config import OidcConfig
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.system.clock import SystemClock

@@ -20,11 +20,11 @@ from structlog.testing import capture_logs
 from metadata.records.events import TokenChanged, TokenRemoved, UserChanged, UserRemoved
 from metadata.records.security import TokenRecord, UserRecord
 from metadata.view import ClusterView
-from raftlog.broker.security import passwords
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.node_authentication import NodeAuthentication
-from raftlog.broker.security.passwords import new_material
-from raftlog.broker.security.tokens import new_token
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.node_authentication import NodeAuthentication
+from raftlog.broker.security.authentication.tokens import new_token
+from raftlog.broker.security.passwords import passwords
+from raftlog.broker.security.passwords.passwords import new_material
 from raftlog.broker.security.unauthenticated import Unauthenticated
 from raftlog.config import OidcConfig, SecurityConfig
 from raftlog.security.presented import Presented
@@ -197,7 +197,7 @@ async def test_no_secret_is_in_logs_reports_errors_or_representations_s12(
 
 def test_a_node_without_security_loads_no_library_of_it() -> None:
     probe = (
-        "import sys, raftlog.broker.node.node, raftlog.broker.security.node_authentication\n"
+        "import sys, raftlog.broker.node.node, raftlog.broker.security.authentication.node_authentication\n"
         "print(sorted({'argon2', 'joserfc'} & {name.partition('.')[0] for name in sys.modules}))"
     )
     found = subprocess.run([sys.executable, "-P", "-c", probe], capture_output=True, text=True, check=True)

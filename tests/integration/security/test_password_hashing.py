@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from raftlog.broker.security.password_hashing import MAX_HASHING, PasswordHashing
+from raftlog.broker.security.passwords.hashing import MAX_HASHING, PasswordHashing
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.security.secrets import Secret
 from raftlog.system.runtime import ThreadWorker

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy
 import pytest
 
-from raftlog.broker.security import passwords
-from raftlog.broker.security.password_checks import PasswordChecks
-from raftlog.broker.security.scram import ScramServer
+from raftlog.broker.security.passwords import passwords
+from raftlog.broker.security.passwords.checks import PasswordChecks
+from raftlog.broker.security.passwords.scram import ScramServer
 from raftlog.security.secrets import Secret
 from tests.support.security.authenticated_world import AuthenticatedWorld
 from tests.support.security.refusals import (

@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from raftlog.broker.identity import init_data_folder
 from raftlog.broker.node import node as lifecycle
-from raftlog.broker.security.first_administrator import FIRST_ADMINISTRATOR_FILE, AdministratorFile
-from raftlog.broker.security.tokens import new_token
+from raftlog.broker.security.administration.first_administrator import FIRST_ADMINISTRATOR_FILE, AdministratorFile
+from raftlog.broker.security.authentication.tokens import new_token
 from raftlog.config import load_node_config
 from raftlog.http2 import Http2Stream, connect
 from raftlog.model import Endpoint

@@ -7,8 +7,8 @@ import base64
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from raftlog.broker.security.passwords import prepared
-from raftlog.broker.security.scram import ScramRefused, ScramServer, material_of
+from raftlog.broker.security.passwords.passwords import prepared
+from raftlog.broker.security.passwords.scram import ScramRefused, ScramServer, material_of
 from raftlog.errors import InvalidRequest
 from raftlog.security.principals import check_user_name
 from raftlog.security.secrets import Secret

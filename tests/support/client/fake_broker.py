@@ -26,8 +26,8 @@ from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicCha
 from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.quorum import VotersChange
 from raftlog.broker.plots.plots import NoPlots
-from raftlog.broker.security.recent_audit import NO_AUDIT
-from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
+from raftlog.broker.security.access.request_access import GuardedAccess, OpenAccess
+from raftlog.broker.security.audit.recent import NO_AUDIT
 from raftlog.config import check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
 from raftlog.metrics.catalogue import LOG_END, READY

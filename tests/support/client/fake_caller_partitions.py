@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from raftlog.broker.requests.refusals import Refusals
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.ports import Part
 from raftlog.security.acls import Operation
 from raftlog.security.principals import Caller

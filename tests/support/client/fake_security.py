@@ -10,9 +10,9 @@ from typing import cast
 from metadata.commands.envelope import Command
 from metadata.commands.results import CommandResult, Refused
 from raftlog.broker.changes.proposer import Proposer
-from raftlog.broker.security.administrator import SecurityAdministrator
-from raftlog.broker.security.passwords import PasswordMaterial
-from raftlog.broker.security.tokens import new_token
+from raftlog.broker.security.administration.administrator import SecurityAdministrator
+from raftlog.broker.security.authentication.tokens import new_token
+from raftlog.broker.security.passwords.passwords import PasswordMaterial
 from raftlog.errors import RetriableError
 from raftlog.security.secrets import Secret
 from tests.support.metadata.security import SCRAM, secure_cluster

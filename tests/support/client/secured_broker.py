@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from metadata.records.events import RulesChanged
-from raftlog.broker.security.access import Access
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.authenticator import Authenticator
-from raftlog.broker.security.client_names import ClientNames
-from raftlog.broker.security.password_checks import PasswordChecks
-from raftlog.broker.security.quota_limits import QuotaTable
-from raftlog.broker.security.quotas import Quotas
-from raftlog.broker.security.request_access import GuardedAccess
-from raftlog.broker.security.sessions import Sessions
+from raftlog.broker.security.access.access import Access
+from raftlog.broker.security.access.request_access import GuardedAccess
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.authenticator import Authenticator
+from raftlog.broker.security.authentication.client_names import ClientNames
+from raftlog.broker.security.authentication.sessions import Sessions
+from raftlog.broker.security.passwords.checks import PasswordChecks
+from raftlog.broker.security.quotas.limits import QuotaTable
+from raftlog.broker.security.quotas.quotas import Quotas
 from raftlog.config import DEFAULT_USER_NAME, SecurityConfig
 from raftlog.security.acls import AclRule
 from raftlog.security.presented import Presented

@@ -9,13 +9,13 @@ from typing import Any
 from metadata.records.events import TokenChanged, TokenRemoved, UserChanged, UserRemoved
 from metadata.records.security import NEVER_EXPIRES, TokenRecord, UserRecord
 from metadata.records.security_table import SecurityTable
-from raftlog.broker.security.access_claims import AccessClaims
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.authenticator import Authenticator
-from raftlog.broker.security.client_names import ClientNames
-from raftlog.broker.security.password_checks import Hasher, PasswordChecks
-from raftlog.broker.security.sessions import Sessions
-from raftlog.broker.security.tokens import NewToken, new_token
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.authenticator import Authenticator
+from raftlog.broker.security.authentication.client_names import ClientNames
+from raftlog.broker.security.authentication.sessions import Sessions
+from raftlog.broker.security.authentication.tokens import NewToken, new_token
+from raftlog.broker.security.identity_provider.access_claims import AccessClaims
+from raftlog.broker.security.passwords.checks import Hasher, PasswordChecks
 from raftlog.broker.security.unauthenticated import Cause, Unauthenticated
 from raftlog.config import DEFAULT_USER_NAME, SecurityConfig
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError

@@ -7,9 +7,9 @@ from typing import Any
 
 from metadata.commands.cluster import CreateTopic
 from raftlog.broker.requests.data_listener import data_acceptors
-from raftlog.broker.security.access import Access
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.quotas import Limits, Quotas
+from raftlog.broker.security.access.access import Access
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.quotas.quotas import Limits, Quotas
 from raftlog.errors import RaftlogError
 from raftlog.http2.connection import StreamHandler
 from raftlog.model import BrokerId, TopicId

@@ -14,7 +14,7 @@ import msgspec
 
 from raftlog.broker.requests.forwarded import head_of
 from raftlog.broker.requests.forwarding import FORWARD_PATH
-from raftlog.broker.security.tokens import NewToken
+from raftlog.broker.security.authentication.tokens import NewToken
 from raftlog.broker.tls.names import NodeNames
 from raftlog.config import DEFAULT_NODE_NAME
 from raftlog.errors import InvalidRequest, RaftlogError

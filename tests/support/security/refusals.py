@@ -13,10 +13,16 @@ from typing import Any, TypeAlias
 import pytest
 
 from metadata.records.security import ScramMaterial
-from raftlog.broker.security import authenticator
-from raftlog.broker.security.password_checks import PasswordChecks, Stored
-from raftlog.broker.security.scram import SCRAM_ITERATIONS, SCRAM_SALT_BYTES, ScramRefused, ScramServer, material_of
-from raftlog.broker.security.tokens import digest_of, id_of, new_token
+from raftlog.broker.security.authentication import authenticator
+from raftlog.broker.security.authentication.tokens import digest_of, id_of, new_token
+from raftlog.broker.security.passwords.checks import PasswordChecks, Stored
+from raftlog.broker.security.passwords.scram import (
+    SCRAM_ITERATIONS,
+    SCRAM_SALT_BYTES,
+    ScramRefused,
+    ScramServer,
+    material_of,
+)
 from raftlog.broker.security.unauthenticated import Cause
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.ports import Answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.broker.security.audit import AuditEvent
+from raftlog.broker.security.audit.audit import AuditEvent
 from raftlog.security.acls import AclRule, Operation, PatternType, Permission, ResourceType
 from raftlog.security.principals import Caller, Principal
 

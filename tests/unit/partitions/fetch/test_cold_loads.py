@@ -25,7 +25,7 @@ ASKED = FetchPartition(bytes(16), 0, 0, MIB)
 
 
 class Driver:
-    """What loads need of a partition."""
+    """The part of a partition that loads need."""
 
     def __init__(self) -> None:
         self.traffic = SimpleNamespace(fetched_bytes=0)

@@ -21,7 +21,7 @@ from raftlog.broker.requests import forwarding
 from raftlog.broker.requests.forwarding import CallerForwarder, Forwarder
 from raftlog.broker.requests.leaders import Leaders, Slots
 from raftlog.broker.requests.partitions import PartitionRouter
-from raftlog.broker.security.request_access import OpenAccess
+from raftlog.broker.security.access.request_access import OpenAccess
 from raftlog.broker.service import Router
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.http2 import Http2Stream

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 from raftlog.broker.identity import NODE_FILE, begin_start
-from raftlog.broker.security.first_administrator import read_first_administrator
+from raftlog.broker.security.administration.first_administrator import read_first_administrator
 from raftlog.broker.tls.files import load_tls_files
 from raftlog.broker.tls.names import NodeNames
 from raftlog.cli.nodes import local_cluster

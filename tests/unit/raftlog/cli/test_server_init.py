@@ -15,8 +15,11 @@ import pytest
 from cryptography import x509
 
 from raftlog.broker.identity import NODE_FILE
-from raftlog.broker.security.client_names import ClientNames
-from raftlog.broker.security.first_administrator import FIRST_ADMINISTRATOR_FILE, read_first_administrator
+from raftlog.broker.security.administration.first_administrator import (
+    FIRST_ADMINISTRATOR_FILE,
+    read_first_administrator,
+)
+from raftlog.broker.security.authentication.client_names import ClientNames
 from raftlog.broker.tls.files import load_tls_files
 from raftlog.broker.tls.names import NodeNames
 from raftlog.config import DEFAULT_NODE_NAME, DEFAULT_USER_NAME, NodeConfig, load_node_config

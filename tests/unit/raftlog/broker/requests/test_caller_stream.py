@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from raftlog.broker.requests.caller_stream import FAREWELL_SECONDS
-from raftlog.broker.security.authentication import Authentication
-from raftlog.broker.security.quotas import Held, Limits
-from raftlog.broker.security.sessions import TICK_SECONDS
-from raftlog.broker.security.tokens import NewToken
+from raftlog.broker.security.authentication.authentication import Authentication
+from raftlog.broker.security.authentication.sessions import TICK_SECONDS
+from raftlog.broker.security.authentication.tokens import NewToken
+from raftlog.broker.security.quotas.quotas import Held, Limits
 from raftlog.broker.security.unauthenticated import TEXT, Unauthenticated
 from raftlog.errors import RaftlogError
 from raftlog.ports import Answer

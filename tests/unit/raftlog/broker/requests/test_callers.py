@@ -11,7 +11,7 @@ import pytest
 from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.view import ClusterView, FeatureLevelChanged, PartitionChanged, TopicChanged
 from raftlog.broker.requests.callers import CallerPartitions, PartitionRouters
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.errors import InvalidRequest
 from raftlog.model import (
     BrokerId,

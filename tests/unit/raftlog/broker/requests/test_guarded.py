@@ -12,7 +12,7 @@ from metadata.commands.results import ProducerIdsGranted
 from metadata.commands.transactions import ChangeTransactionsAs, OpenBlock
 from raftlog.broker.requests.guarded import GuardedRequests
 from raftlog.broker.requests.local import LocalRequests
-from raftlog.broker.security.access import Access
+from raftlog.broker.security.access.access import Access
 from raftlog.model import BrokerId, TopicId
 from raftlog.ports import Part
 from raftlog.records.batch import encode

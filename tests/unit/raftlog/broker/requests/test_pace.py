@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from raftlog.broker.requests.pace import MAX_WAITING_REQUESTS
-from raftlog.broker.security.quotas import Limits, Rate
+from raftlog.broker.security.quotas.quotas import Limits, Rate
 from raftlog.records.batch import encode as encode_batch
 from raftlog.security.acls import Operation, ResourceType
 from raftlog.wire import (

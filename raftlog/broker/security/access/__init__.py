@@ -1,0 +1,1 @@
+"""The decisions about requests at this node."""

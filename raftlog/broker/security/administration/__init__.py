@@ -1,0 +1,1 @@
+"""Changes of users, tokens, rules and quotas."""

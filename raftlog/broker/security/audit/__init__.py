@@ -1,0 +1,1 @@
+"""The audit trail of a node, and its destinations."""

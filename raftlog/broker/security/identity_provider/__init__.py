@@ -1,0 +1,1 @@
+"""Access tokens of an identity provider, and the keys that verify them."""

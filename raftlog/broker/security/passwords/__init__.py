@@ -1,0 +1,1 @@
+"""Passwords: their stored form, SCRAM, and the checks of a node."""

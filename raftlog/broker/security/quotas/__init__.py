@@ -1,0 +1,1 @@
+"""The rates and counts of callers, and their limits."""

@@ -1,0 +1,1 @@
+"""Unit tests of `raftlog/broker/security/identity_provider/`."""
