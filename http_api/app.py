@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from aiohttp import web
 
 from http_api.console.files import CONSOLE, console_files, redirect, send_file, send_index
+from http_api.live import stream
+from http_api.live.feed import FEED, Feed
 from http_api.rest_proxy.document import rest_proxy_document
 from http_api.rest_proxy.surface import refuse_as_rest_proxy
 from http_api.rest_proxy.v2 import produce as v2_produce
@@ -37,6 +39,7 @@ from http_api.routes import (
     metrics,
     moves,
     offsets,
+    partitions,
     plots,
     produce,
     scrubs,
@@ -170,11 +173,18 @@ ROUTES: tuple[Route, ...] = (
         on_topic(Operation.DESCRIBE),
         offsets.QUERY,
     ),
+    route(
+        "GET",
+        "/v1/topics/{topic}/offsets",
+        offsets.read_topic_offsets,
+        on_topic(Operation.DESCRIBE),
+        offsets.TOPIC_QUERY,
+    ),
     route("POST", "/v1/produce", produce.produce_batches, on_any_topic(Operation.WRITE)),
     route("POST", "/v1/fetch", fetch.fetch_batches, on_any_topic(Operation.READ)),
     route("POST", "/v1/offsets", offsets.find_offsets, on_any_topic(Operation.DESCRIBE)),
     route("POST", "/v1/producers", offsets.allocate_producer, on_cluster(Operation.IDEMPOTENT_WRITE)),
-    route("GET", "/v1/groups", groups.list_groups, by_entry),
+    route("GET", "/v1/groups", groups.list_groups, by_entry, groups.LIST_QUERY),
     route("POST", "/v1/groups/{group}/offsets", group_offsets.commit_offsets, on_group(Operation.READ)),
     route(
         "GET",
@@ -208,6 +218,8 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/v1/positions/{name}", transactions.describe_position, on_name(Operation.DESCRIBE)),
     route("DELETE", "/v1/positions/{name}", transactions.remove_position, on_name(Operation.WRITE), ("value",)),
     route("GET", "/v1/cluster", cluster.describe_cluster, for_every_caller),
+    route("GET", "/v1/cluster/partitions", partitions.summarize_partitions, by_entry),
+    route("GET", "/v1/events", stream.stream_events, for_every_caller, stream.QUERY, repeatable=stream.REPEATABLE),
     route("GET", "/v1/cluster/reassignments", moves.list_reassignments, on_cluster(Operation.DESCRIBE)),
     route("POST", "/v1/cluster/reassignments", moves.alter_reassignments, on_cluster(Operation.ALTER)),
     route("POST", "/v1/cluster/plans", moves.plan_moves, on_cluster(Operation.DESCRIBE)),
@@ -386,6 +398,7 @@ def build_app(
     # Bodies are read and bounded by `http_api/web/bodies.py`; aiohttp's own bound is for calls that are not used here.
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
     app[CONTEXT] = context
+    app[FEED] = Feed(app)
     for method, path, handler in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
         app.router.add_route(method, path, handler)
     app.on_response_prepare.append(add_headers)

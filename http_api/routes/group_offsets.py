@@ -7,7 +7,6 @@ accepted commit (S8).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
@@ -27,7 +26,7 @@ from raftlog.model import TopicId, TopicPartition
 from raftlog.security.acls import Operation, Resource, ResourceType
 
 from .groups import group_name, group_of
-from .offsets import ISOLATION, OFFSETS_TIMEOUT_S, isolation_of
+from .offsets import ISOLATION, Held, find_many, isolation_of, ranges_of
 
 _ROW_COST = 128
 """A row takes about as long as parsing this number of bytes."""
@@ -56,7 +55,7 @@ async def offset_rows(
     owners = {partition: member.member_id for member in group.members.values() for partition in member.owned}
     known = [partition for partition in {**committed, **owners} if view.partition(partition) is not None]
     partitions = await _describable(call, known)
-    ranges = await _ranges(call, partitions, isolation) if with_lag else {}
+    ranges = await ranges_of(call, partitions, isolation) if with_lag else {}
 
     def rows() -> list[documents.GroupOffsetInfo]:
         partitions.sort(key=lambda tp: (_topic_name(view, tp), tp.partition))
@@ -144,14 +143,6 @@ async def _carry_out(call: Call, name: str, epoch: int, plan: list[documents.Sou
         epoch = created.epoch if created is not None else epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The offsets of a partition."""
-
-    start: int
-    end: int
-
-
 async def _plan(
     call: Call,
     asked: documents.SeekGroup,
@@ -159,13 +150,13 @@ async def _plan(
     committed: Mapping[TopicPartition, int],
 ) -> list[documents.SoughtOffset]:
     view, isolation = call.service.view, ISOLATION[asked.isolation]
-    ranges = await _ranges(call, partitions, isolation)
+    ranges = await ranges_of(call, partitions, isolation)
     times: dict[TopicPartition, int] = {}
     if asked.to in ("timestamp", "duration"):
         time = asked.value if asked.to == "timestamp" else call.context.clock_ms() - asked.value
         time = check_timestamp("value", time)
         queries = [wire.OffsetQuery(tp.topic_id, tp.partition, time) for tp in partitions]
-        for found in await _find(call, queries, isolation):
+        for found in await find_many(call, queries, isolation):
             if found.error:
                 raise error_from_code(found.error, found.detail, found.leader)
             times[TopicPartition(TopicId(found.topic_id), found.partition)] = found.offset
@@ -187,7 +178,7 @@ async def _as_planned(
     if not rows or len(rows) != len(asked.planned):
         raise InvalidRequest("invalid_request", "a plan must name at least one partition, and each only once")
     view = call.service.view
-    ranges = await _ranges(call, rows, ISOLATION[asked.isolation])
+    ranges = await ranges_of(call, rows, ISOLATION[asked.isolation])
     plan = []
     for partition, row in rows.items():
         where, current = f"{row.topic}/{row.partition}", committed.get(partition)
@@ -233,28 +224,6 @@ def new_offset(to: str, value: int, current: int | None, held: Held, at_time: in
         case _:
             wanted = at_time if at_time >= 0 else held.end
     return min(max(wanted, held.start), held.end)
-
-
-async def _ranges(call: Call, partitions: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, Held]:
-    """Return the range of each partition for this isolation; partitions without a leader are left out."""
-    asked = list(partitions)
-    both = (wire.TIMESTAMP_EARLIEST, wire.TIMESTAMP_LATEST)
-    queries = [wire.OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both]
-    found = await _find(call, queries, isolation)
-    ranges = {}
-    for position, partition in enumerate(asked):
-        first, last = found[2 * position], found[2 * position + 1]
-        if not first.error and not last.error:
-            ranges[partition] = Held(first.offset, last.offset)
-    return ranges
-
-
-async def _find(call: Call, queries: list[wire.OffsetQuery], isolation: int) -> list[wire.FoundOffset]:
-    found: list[wire.FoundOffset] = []
-    for first in range(0, len(queries), documents.MAX_OFFSETS_PER_REQUEST):
-        part = wire.OffsetsRequest(0, queries[first : first + documents.MAX_OFFSETS_PER_REQUEST], isolation=isolation)
-        found += (await call.context.finish(call.partitions.offsets(part), OFFSETS_TIMEOUT_S)).partitions
-    return found
 
 
 async def _by_topic_id(call: Call, asked: Sequence[documents.OffsetToCommit]) -> list[wire.OffsetToCommit]:

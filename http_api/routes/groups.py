@@ -8,7 +8,7 @@ next heartbeat.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -27,8 +27,15 @@ from raftlog.api import groups as documents
 from raftlog.errors import InvalidRequest
 from raftlog.json_values import encode
 from raftlog.model import TopicId, TopicPartition
-from raftlog.security.acls import ResourceType
+from raftlog.security.acls import Operation, ResourceType
 
+from .offsets import ISOLATION, ranges_of
+
+LIST_QUERY = ("lag",)
+MOST_WITH_LAG = 100
+"""The most groups whose lag a list has."""
+MOST_OFFSETS_WITH_LAG = 5_000
+"""The most committed offsets that are compared for it."""
 MAX_INCARNATION = 2**62
 """The greatest incarnation that a command can carry."""
 _GROUP_COST = 256
@@ -38,8 +45,35 @@ _PARTITION_COST = 32
 
 
 async def list_groups(call: Call) -> web.StreamResponse:
+    """List the groups; with `lag=true`, the lag of the first `MOST_WITH_LAG` of them, over topics that the caller may
+    describe."""
+    with_lag = call.query.choice("lag", ("true", "false"), "false") == "true"
     groups = await describable(call, ResourceType.GROUP, call.view.groups.groups(), attrgetter("group_id"))
-    return await encoded_reply(call, _GROUP_COST * len(groups), _list, groups)
+    lags = await _lags(call, groups[:MOST_WITH_LAG]) if with_lag else {}
+    return await encoded_reply(call, _GROUP_COST * len(groups), _list, groups, lags)
+
+
+async def _lags(call: Call, groups: Iterable[GroupRecord]) -> dict[str, int]:
+    """Return group → lag, from one question about all partitions in which the groups have committed."""
+    view = call.view
+    visible: dict[TopicId, bool] = {}
+    committed: list[tuple[str, TopicPartition, int]] = []
+    for group in groups:
+        for tp, offset in view.groups.offsets(group.group_id).items():
+            topic = view.topic_by_id(tp.topic_id)
+            if tp.topic_id not in visible:
+                visible[tp.topic_id] = topic is not None and call.may(
+                    Operation.DESCRIBE, ResourceType.TOPIC, topic.name
+                )
+            if visible[tp.topic_id] and len(committed) < MOST_OFFSETS_WITH_LAG:
+                committed.append((group.group_id, tp, offset.offset))
+    partitions = dict.fromkeys(tp for _, tp, _ in committed if view.partition(tp) is not None)
+    ranges = await ranges_of(call, partitions, ISOLATION["read_committed"])
+    lags: dict[str, int] = {}
+    for name, tp, at in committed:
+        if tp in ranges:
+            lags[name] = lags.get(name, 0) + max(0, ranges[tp].end - at)
+    return lags
 
 
 async def describe_group(call: Call) -> web.StreamResponse:
@@ -146,8 +180,11 @@ def _new_member_id(client_id: str) -> str:
     return f"{client_id[:200] or 'consumer'}-{secrets.token_hex(16)}"
 
 
-def _list(groups: list[GroupRecord]) -> bytes:
-    summaries = [documents.GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members)) for g in groups]
+def _list(groups: list[GroupRecord], lags: Mapping[str, int]) -> bytes:
+    summaries = [
+        documents.GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members), lags.get(g.group_id))
+        for g in groups
+    ]
     return encode(documents.Groups(summaries))
 
 

@@ -65,6 +65,7 @@ TO_USERS = (
     "/v1/cluster",
     "/brokers",
     "/v3/clusters",
+    "/v1/events",
     "/v1/no-such-path",
 )
 """Answered to every user: itself, the paths, the addresses of the nodes, and that there is no such path."""
@@ -167,6 +168,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("POST", "/v1/quorum/voters", {"node_id": 99}),
         *_of_security(topic),
         *[("GET", f"/v1/plots/{of}", None) for of in (f"topics/{topic}", f"groups/{MARK}", "nodes")],
+        *[("GET", path, None) for path in (f"/v1/topics/{topic}/offsets", "/v1/cluster/partitions")],
         ("GET", "/v1/timeline", None),
         ("GET", "/v1/audit", None),
     ]  # fmt: skip

@@ -101,6 +101,8 @@ class GroupSummary(msgspec.Struct, frozen=True):
     state: str
     assignor: str
     member_count: int
+    lag: int | None = None
+    """Records that it has not consumed, of partitions that have a leader; null if that was not asked for."""
 
 
 class Groups(msgspec.Struct, frozen=True):

@@ -53,6 +53,24 @@ class OffsetRange(msgspec.Struct, frozen=True):
     leader_epoch: int = -1
 
 
+class PartitionOffsets(msgspec.Struct, frozen=True):
+    """The readable offsets of one partition; null if it has no leader now."""
+
+    partition: int
+    earliest: int | None
+    latest: int | None
+
+
+class TopicOffsets(msgspec.Struct, frozen=True):
+    """The readable offsets of a topic's partitions."""
+
+    topic: str
+    topic_id: str
+    partitions: list[PartitionOffsets]
+    more: bool = False
+    """Whether the topic has more partitions than are listed."""
+
+
 class OffsetOfTime(msgspec.Struct, frozen=True):
     """The first record at or after a time; null if there is none."""
 

@@ -47,7 +47,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "settings", "logs", "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system",
         "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
-    "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "console", "app"),
+    "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "live", "console", "app"),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",
         "source", "default_source",

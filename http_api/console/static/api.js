@@ -58,12 +58,3 @@ export async function call(method, path, { body, signal, accept = [], timeout = 
 export const get = (path, signal, more = {}) => call("GET", path, { signal, ...more });
 export const post = (path, body, more = {}) => call("POST", path, { body, ...more });
 export const segment = encodeURIComponent;
-
-/** Run the calls with at most `width` at once, and return their results in order. */
-export async function each(items, width, work) {
-  const results = new Array(items.length);
-  let next = 0;
-  const worker = async () => { while (next < items.length) { const at = next++; results[at] = await work(items[at], at); } };
-  await Promise.all(Array.from({ length: Math.min(width, items.length) }, worker));
-  return results;
-}

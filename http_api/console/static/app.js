@@ -130,6 +130,7 @@ function signIn() {
   const enter = async (event) => {
     event.preventDefault();
     if (!token.value && !name.value) { fill(message, "Give a token, or a name and a password."); return; }
+    fill(message);
     session.authorization = token.value ? bearer(token.value) : basic(name.value, password.value);
     try {
       await start();

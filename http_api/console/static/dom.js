@@ -139,20 +139,5 @@ export function when(ms) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** Call `work` now, and then every `ms` while the page is visible, one call at a time, until `signal` aborts. A failure
- * of the first call is thrown; a later one leaves what is shown until the next succeeds. */
-export async function every(ms, work, signal) {
-  await work();
-  let timer;
-  const run = async () => {
-    if (!document.hidden) {
-      try { await work(); } catch (error) { if (!signal.aborted) console.warn(error.message); }
-    }
-    if (!signal.aborted) timer = setTimeout(run, ms);
-  };
-  signal.addEventListener("abort", () => clearTimeout(timer));
-  if (!signal.aborted) timer = setTimeout(run, ms);
-}
-
 export const link = (path, text, ...classes) => h(["a", ...classes].join("."), { href: `#/${path}` }, text);
 export const topicLink = (name) => link(`topics/${encodeURIComponent(name)}`, name);

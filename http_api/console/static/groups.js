@@ -1,12 +1,11 @@
 // Consumer groups: their members, lag by partition, and a reset whose plan is shown first.
 
-import { call, each, get, post, segment } from "./api.js";
+import { call, post, segment } from "./api.js";
 import { historyCard } from "./history.js";
-import { badge, card, compact, count, dialog, duration, every, field, fill, h, link, notice, select, table, tile, tiles, topicLink, when } from "./dom.js";
+import { live } from "./live.js";
+import { badge, card, compact, count, dialog, duration, field, fill, h, link, notice, select, table, tile, tiles, topicLink, when } from "./dom.js";
 
 export const title = ({ group }) => group ?? "Groups";
-
-const MOST_WITH_LAG = 50;
 
 export async function show(root, { group }, signal) {
   if (group === undefined) await list(root, signal);
@@ -20,7 +19,6 @@ async function list(root, signal) {
   const search = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter groups by name", input: () => draw() });
   const place = h("div.card", {}), note = h("p.quiet", { role: "status" });
   let groups = [];
-  const lags = new Map();
   fill(root, h("div.heading", {}, h("div", {}, h("h1", {}, "Consumer groups"), note), h("div.actions", {}, search)), place);
   function draw() {
     const found = groups.filter((row) => row.group.toLowerCase().includes(search.value.trim().toLowerCase()));
@@ -29,20 +27,12 @@ async function list(root, signal) {
       { head: "Group", cell: (row) => link(`groups/${segment(row.group)}`, row.group) },
       { head: "State", cell: (row) => state(row.state) },
       { head: "Members", number: true, cell: (row) => compact(row.member_count) },
-      { head: "Lag, records", number: true, cell: (row) => (lags.has(row.group) ? count(lags.get(row.group)) : "–") },
+      { head: "Lag, records", number: true, cell: (row) => count(row.lag) },
       { head: "Assignor", cell: (row) => row.assignor || h("span.quiet", {}, "none") },
       { head: "", cell: (row) => h("a", { href: `#/explain/groups/${segment(row.group)}`, "aria-label": `Explain group ${row.group}` }, "Explain") },
     ], found.slice(0, 500), { empty: "There is no group yet, or none that you may see.", open: (row) => { location.hash = `#/groups/${segment(row.group)}`; } }));
   }
-  await every(10000, async () => {
-    groups = (await get("/v1/groups", signal)).groups;
-    draw();
-    await each(groups.slice(0, MOST_WITH_LAG), 2, async (row) => {
-      const read = await get(`/v1/groups/${segment(row.group)}/offsets?lag=true`, signal).catch(() => null);
-      if (read) lags.set(row.group, total(read.offsets));
-    });
-    draw();
-  }, signal);
+  await live.watch(["/v1/groups?lag=true"], (found) => { groups = found.groups; draw(); }, signal);
 }
 
 async function one(root, name, signal) {
@@ -51,8 +41,7 @@ async function one(root, name, signal) {
   fill(root, h("p.crumbs", {}, h("a", { href: "#/groups" }, "Groups"), " / ", name),
     h("div.heading", {}, h("div", {}, h("h1", {}, name), note), h("div.actions", {}, h("a.button.ghost", { href: `#/explain/groups/${segment(name)}` }, "Explain"), h("button", { type: "button", click: () => reset(name) }, "Reset offsets"), h("button.danger", { type: "button", click: () => remove(name) }, "Delete"))),
     figures, historyCard("Lag", `groups/${segment(name)}`, [["Lag in records, all partitions", "lag_records", (value) => compact(value === null ? null : Math.round(value))]], signal), card("Members", members), card("Offsets", offsets));
-  await every(5000, async () => {
-    const [described, read] = await Promise.all([get(path, signal), get(`${path}/offsets?lag=true`, signal)]);
+  await live.watch([path, `${path}/offsets?lag=true`], (described, read) => {
     const lag = total(read.offsets);
     fill(note, state(described.state), ` ${described.assignor ? `assignor ${described.assignor} · ` : ""}generation ${described.epoch}${described.coordinator === null ? "" : ` · coordinator node ${described.coordinator}`}`);
     const worst = read.offsets.reduce((found, row) => ((row.lag ?? -1) > (found?.lag ?? -1) ? row : found), null);

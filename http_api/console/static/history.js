@@ -1,11 +1,10 @@
 // Plots of the last hours, from the rings that the nodes keep on their disks.
 
-import { get } from "./api.js";
 import { Plot } from "./charts.js";
 import { card, fill, h, select } from "./dom.js";
+import { live } from "./live.js";
 
 const RANGES = [[60, "1 hour"], [360, "6 hours"], [1440, "24 hours"]];
-const REFRESH_MS = 10000;
 let minutes = 60;
 
 /** Return a card with plots of the series that `path` answers. `plots`: [title, series, format, label of a node]. */
@@ -13,7 +12,7 @@ export function historyCard(title, path, plots, signal) {
   const place = h("div.plots", {}), note = h("p.quiet", { role: "status" });
   const range = select(RANGES, minutes, () => { minutes = Number(range.value); clear(); load(); });
   range.setAttribute("aria-label", `Time shown: ${title}`);
-  let drawn = new Map(), asked = 0;
+  let drawn = new Map(), watching = null;
 
   function clear() { for (const one of drawn.values()) one.ending.abort(); drawn = new Map(); place.replaceChildren(); }
 
@@ -42,20 +41,18 @@ export function historyCard(title, path, plots, signal) {
   }
 
   async function load() {
-    const number = ++asked;
+    watching?.abort();
+    const ending = (watching = new AbortController());
+    signal.addEventListener("abort", () => ending.abort());
     try {
-      const found = await get(`/v1/plots/${path}?minutes=${minutes}`, signal);
-      if (number === asked) draw(found);
+      await live.watch([`/v1/plots/${path}?minutes=${minutes}`], draw, ending.signal);
     } catch (error) {
-      if (signal.aborted || number !== asked) return;
-      fill(note, error.status === 403 ? "You may not see these numbers." : error.message);
+      if (!ending.signal.aborted) fill(note, error.status === 403 ? "You may not see these numbers." : error.message);
     }
   }
 
   const shown = card(title, place, note);
   shown.querySelector("h2").replaceWith(h("div.heading.compact", {}, shown.querySelector("h2").cloneNode(true), h("div.actions", {}, range)));
   load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, REFRESH_MS);
-  signal.addEventListener("abort", () => clearInterval(timer));
   return shown;
 }

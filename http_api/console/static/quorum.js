@@ -1,15 +1,14 @@
 // The metadata quorum: term, voters, and which of them are behind.
 
-import { get } from "./api.js";
-import { badge, card, count, every, fill, h, table, tile, tiles } from "./dom.js";
+import { badge, card, count, fill, h, table, tile, tiles } from "./dom.js";
+import { live } from "./live.js";
 
 export const title = () => "Quorum";
 
 export async function show(root, parameters, signal) {
   const figures = h("div", {}), list = h("div", {}), forgetful = h("div", {});
   fill(root, h("div.heading", {}, h("div", {}, h("h1", {}, "Metadata quorum"), h("p.quiet", {}, "The voters agree on topics, leaders, groups, users and transactions by Raft. A majority of them must be alive."))), figures, forgetful, card("Voters and observers", list));
-  await every(3000, async () => {
-    const [quorum, cluster] = await Promise.all([get("/v1/quorum", signal), get("/v1/cluster", signal)]);
+  await live.watch(["/v1/quorum", "/v1/cluster"], (quorum, cluster) => {
     const majority = Math.floor(quorum.voters.length / 2) + 1;
     fill(figures, tiles(
       tile("Leader", quorum.leader < 0 ? "none" : `node ${quorum.leader}`, quorum.leader < 0 ? "nothing can be changed" : "", quorum.leader < 0 ? "bad" : ""),

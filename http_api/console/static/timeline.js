@@ -1,14 +1,14 @@
 // The timeline of the cluster: elections, changes of in-sync replicas, and faults of nodes.
 
-import { get, segment } from "./api.js";
+import { segment } from "./api.js";
 import { badge, field, fill, h, link, select, when } from "./dom.js";
+import { live } from "./live.js";
 
 export const title = () => "Timeline";
 
 const KINDS = [["", "All changes"], ["leader", "Elections"], ["isr", "In-sync replicas"], ["broker", "Nodes"], ["quorum", "Metadata quorum"], ["replicas", "Reassignments"]];
 const SEVERITIES = [["", "All"], ["warning", "Warnings and worse"], ["critical", "Critical"]];
 const MOST = 500;
-const REFRESH_MS = 5000;
 
 /** Return changes as a list, the newest first. */
 export function changes(list) {
@@ -39,14 +39,15 @@ export async function show(root, { query }, signal) {
     fill(list, shown.length ? changes(shown) : h("p.empty", {}, "Nothing of this kind is remembered, or nothing that you may see."));
   }
 
+  let watching = null;
   async function load() {
+    watching?.abort();
+    watching = new AbortController();
+    signal.addEventListener("abort", () => watching.abort());
     const asked = new URLSearchParams({ limit: String(MOST) });
     if (kind.value) asked.set("kind", kind.value);
     if (topic.value.trim()) asked.set("topic", topic.value.trim());
-    found = await get(`/v1/timeline?${asked}`, signal);
-    draw();
+    await live.watch([`/v1/timeline?${asked}`], (read) => { found = read; draw(); }, watching.signal);
   }
   await load();
-  const timer = setInterval(() => { if (!document.hidden) load().catch(() => {}); }, REFRESH_MS);
-  signal.addEventListener("abort", () => clearInterval(timer));
 }

@@ -1,13 +1,14 @@
 // One topic: its partitions, its messages, its settings.
 
-import { call, each, get, post, segment } from "./api.js";
+import { call, get, post, segment } from "./api.js";
 import { historyCard } from "./history.js";
-import { badge, bytes, card, compact, count, dialog, duration, every, field, fill, h, notice, perSecond, table, tile, tiles } from "./dom.js";
+import { badge, bytes, card, compact, count, dialog, duration, field, fill, h, notice, perSecond, table, tile, tiles } from "./dom.js";
+import { live } from "./live.js";
 import * as messages from "./messages.js";
 
 export const title = ({ topic }) => topic;
 
-const MOST_OFFSETS = 64;
+const MOST_OFFSETS = 500;
 const TABS = [["", "Partitions"], ["messages", "Messages"], ["settings", "Settings"]];
 
 export async function show(root, parameters, signal) {
@@ -34,15 +35,12 @@ async function partitions(root, first, signal) {
   fill(root, figures, plotted, card("Leaders", map), card("Partitions", list));
   fill(plotted, historyCard("Throughput and size", `topics/${segment(first.name)}`, [["Records per second", "records_per_second", perSecond], ["Size on the leaders' disks", "size_bytes", bytes]], signal));
 
-  await every(5000, async () => {
-    const described = await get(path, signal);
+  const ends = `${path}/offsets?isolation=read_uncommitted`, replicasHere = "/v1/replicas";
+  await live.watch([path, ends, replicasHere], (described, read, replicas) => {
     const seen = described.partitions.slice(0, MOST_OFFSETS);
-    const [offsets, replicas] = await Promise.all([
-      each(seen, 4, (one) => get(`${path}/partitions/${one.partition}/offsets?isolation=read_uncommitted`, signal).catch(() => null)),
-      get("/v1/replicas", signal).catch(() => ({ replicas: [] })),
-    ]);
-    const sizes = new Map(replicas.replicas.filter((one) => one.topic === first.name).map((one) => [one.partition, one.size_bytes]));
-    const known = offsets.filter(Boolean);
+    const offsets = read?.partitions ?? [];
+    const sizes = new Map((replicas?.replicas ?? []).filter((one) => one.topic === first.name).map((one) => [one.partition, one.size_bytes]));
+    const known = offsets.filter((one) => one.latest !== null);
     const records = known.reduce((sum, one) => sum + one.latest - one.earliest, 0);
     const size = sizes.size ? Array.from(sizes.values()).reduce((sum, one) => sum + one, 0) : null;
     const thin = described.partitions.filter((one) => one.isr.length < one.replicas.length - one.adding_replicas.length).length;
@@ -68,7 +66,7 @@ async function partitions(root, first, signal) {
       { head: "Size here", number: true, cell: (one) => bytes(sizes.get(one.partition)) },
       { head: "", cell: (one) => h("a", { href: `#/explain/topics/${segment(first.name)}/${one.partition}`, "aria-label": `Explain partition ${one.partition}` }, "Explain") },
     ], seen), described.partitions.length > MOST_OFFSETS ? h("p.quiet", {}, `The first ${MOST_OFFSETS} of ${described.partitions.length} partitions.`) : null);
-  }, signal);
+  }, signal, { optional: [ends, replicasHere] });
 }
 
 function grow(described) {

@@ -1,7 +1,8 @@
 // The list of topics, and the form for a new one.
 
-import { get, post, segment } from "./api.js";
-import { compact, dialog, every, field, fill, h, notice, select, table, topicLink } from "./dom.js";
+import { post, segment } from "./api.js";
+import { compact, dialog, field, fill, h, notice, select, table, topicLink } from "./dom.js";
+import { live } from "./live.js";
 
 export const title = () => "Topics";
 
@@ -25,7 +26,7 @@ export async function show(root, parameters, signal) {
     ], found.slice(0, MOST_SHOWN), { empty: topics.length ? "No topic has a name like that." : "There is no topic yet, or none that you may see.", open: (one) => { location.hash = `#/topics/${segment(one.name)}`; } }));
   }
 
-  await every(10000, async () => { topics = (await get("/v1/topics", signal)).topics; draw(); }, signal);
+  await live.watch(["/v1/topics"], (found) => { topics = found.topics; draw(); }, signal);
 }
 
 function create() {

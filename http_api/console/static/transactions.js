@@ -1,7 +1,8 @@
 // Transactions in progress.
 
-import { get, segment } from "./api.js";
-import { badge, card, count, duration, every, fill, h, link, table, tile, tiles, when } from "./dom.js";
+import { segment } from "./api.js";
+import { badge, card, count, duration, fill, h, link, table, tile, tiles, when } from "./dom.js";
+import { live } from "./live.js";
 
 export const title = () => "Transactions";
 
@@ -10,8 +11,7 @@ const OLD_MS = 60000;
 export async function show(root, parameters, signal) {
   const figures = h("div", {}), list = h("div", {});
   fill(root, h("div.heading", {}, h("div", {}, h("h1", {}, "Transactions"), h("p.quiet", {}, "In progress, as far as this node knows: open ones of the partitions that it leads, and decided ones whose markers are on their way."))), figures, card("In progress", list));
-  await every(3000, async () => {
-    const { transactions } = await get("/v1/transactions", signal);
+  await live.watch(["/v1/transactions"], ({ transactions }) => {
     const oldest = Math.max(0, ...transactions.map((one) => one.duration_ms ?? 0));
     fill(figures, tiles(tile("In progress", count(transactions.length)), tile("Oldest", transactions.length ? duration(oldest) : "–", oldest > OLD_MS ? "holds read_committed consumers back" : "", oldest > OLD_MS ? "warn" : ""), tile("With a name", transactions.filter((one) => one.transactional_id !== null).length)));
     fill(list, table("Transactions in progress", [

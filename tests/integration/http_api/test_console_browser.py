@@ -98,10 +98,10 @@ def browser() -> Iterator[Any]:
 class Watched:
     """A page of the console, whose errors and requests are kept."""
 
-    def __init__(self, browser: Any, base: str, size: str = "desktop", scheme: str = "light") -> None:
+    def __init__(self, browser: Any, base: str, size: str = "desktop", scheme: str = "light", **options: Any) -> None:
         width, height = SIZES[size]
         self.base = base
-        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.requests: list[str] = []
@@ -221,6 +221,23 @@ def test_a_record_is_produced_found_and_followed_live(browser: Any, base: str, c
         page.get_by_text("No record holds this text.").wait_for()
         page.get_by_label("Filter").fill("console")
         page.locator("td", has_text="k-1").first.wait_for()
+
+
+def test_pages_change_by_themselves_and_nothing_is_polled(browser: Any, base: str, cluster: LocalCluster) -> None:
+    api = cluster.nodes[0].api
+    with Watched(browser, base) as watched:
+        page = watched.page
+        watched.open("topics", "orders")
+        page.locator("#live[data-state=on]").wait_for()
+        before = len(watched.requests)
+        call(api, "POST", "/v1/topics", {"name": "appears", "partitions": 1, "replication_factor": 3})
+        page.get_by_role("link", name="appears", exact=True).wait_for()
+        call(api, "DELETE", "/v1/topics/appears")
+        page.get_by_role("link", name="appears", exact=True).wait_for(state="detached")
+        assert watched.requests[before:] == [], "the one stream brought it"
+        watched.open("topics/orders", "High watermark")
+        streams = [url for url in watched.requests[before:] if "/v1/events?" in url]
+        assert 1 <= len(streams) <= 2 and "offsets" in streams[-1]
 
 
 def test_settings_are_changed_after_their_plan_was_shown(browser: Any, base: str, cluster: LocalCluster) -> None:

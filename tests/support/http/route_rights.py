@@ -43,8 +43,8 @@ class Case(msgspec.Struct, frozen=True):
     """One route."""
 
     needs: tuple[Right, ...] | str = ()
-    """All rights that a request needs; `everybody`, `caller` (any authenticated one) or `list` (shows what the caller
-    may describe)."""
+    """All rights that a request needs; `everybody`, `caller` (any authenticated one), `list` (shows what the caller
+    may describe) or `stream` (any authenticated one; each watched document needs the rights of its own route)."""
     body: Any = None
     """JSON, or bytes of the client protocol."""
     query: str = ""
@@ -127,6 +127,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("POST", "/v1/offsets"): Case(((DESCRIBE, TOPIC),), offsets),
         ("GET", "/v1/explain/topics/{topic}/partitions/{partition}"): Case(((DESCRIBE, TOPIC),)),
         ("GET", "/v1/plots/topics/{topic}"): Case(((DESCRIBE, TOPIC),)),
+        ("GET", "/v1/topics/{topic}/offsets"): Case(((DESCRIBE, TOPIC),)),
         ("POST", "/v1/producers"): Case(((IDEMPOTENT_WRITE, CLUSTER),)),
     }
     groups: dict[tuple[str, str], Case] = {
@@ -241,6 +242,8 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         **{key: Case(((operation, CLUSTER),), body) for key, (operation, body) in administrators.items()},
         ("GET", "/v1/cluster"): Case("caller"),
         ("GET", "/v1/timeline"): Case("list"),
+        ("GET", "/v1/cluster/partitions"): Case("list"),
+        ("GET", "/v1/events"): Case("stream"),
         ("GET", "/v1/identity"): Case("caller"),
         ("GET", "/openapi.json"): Case("caller"),
         ("GET", "/"): Case("caller"),

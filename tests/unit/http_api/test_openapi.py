@@ -9,8 +9,21 @@ import msgspec
 import pytest
 
 from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, build_app
+from http_api.live import stream
 from http_api.records import page as records_out
-from http_api.routes import audit, deletions, explain, fetch, group_offsets, offsets, plots, produce, timeline, topics
+from http_api.routes import (
+    audit,
+    deletions,
+    explain,
+    fetch,
+    group_offsets,
+    groups,
+    offsets,
+    plots,
+    produce,
+    timeline,
+    topics,
+)
 from http_api.routes.cluster import OPENAPI
 from http_api.web.limits import (
     DEFAULT_READ_BYTES,
@@ -27,6 +40,7 @@ from raftlog.api import cluster as api_cluster
 from raftlog.api import explain as api_explain
 from raftlog.api import groups as api_groups
 from raftlog.api import moves as api_moves
+from raftlog.api import partitions as api_partitions
 from raftlog.api import plots as api_plots
 from raftlog.api import problems as api_problems
 from raftlog.api import quorum as api_quorum
@@ -172,6 +186,9 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/explain/groups/{group}"): set(explain.GROUP_QUERY),
         ("GET", "/v1/timeline"): set(timeline.QUERY),
         ("GET", "/v1/audit"): set(audit.QUERY),
+        ("GET", "/v1/groups"): set(groups.LIST_QUERY),
+        ("GET", "/v1/topics/{topic}/offsets"): set(offsets.TOPIC_QUERY),
+        ("GET", "/v1/events"): set(stream.REPEATABLE),
         **{("GET", f"/v1/plots/{of}"): set(plots.QUERY) for of in ("topics/{topic}", "groups/{group}", "nodes")},
         ("DELETE", "/v1/positions/{name}"): {"value"},
     }
@@ -213,7 +230,7 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
 
 
 SUBJECTS = (
-    api_audit, api_plots, api_timeline,
+    api_audit, api_partitions, api_plots, api_timeline,
     api_cluster, api_explain, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security,
     api_topics,
     api_transactions,
