@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
     from .client.transactions.transaction import Transaction
     from .errors import ClientClosed, CorruptBatch, InvalidRequest, RaftlogError, RetriableError
+    from .trace_context import TraceContext
 
 _ERRORS = ("ClientClosed", "CorruptBatch", "InvalidRequest", "RaftlogError", "RetriableError")
 
@@ -51,6 +52,7 @@ __all__ = [
     "RaftlogError",
     "RecordMetadata",
     "RetriableError",
+    "TraceContext",
     "Transaction",
     "__version__",
     "commit_together",

@@ -40,6 +40,7 @@ from raftlog.errors import RaftlogError
 from raftlog.metrics.measure import Family
 from raftlog.model import Acks
 from raftlog.security.secrets import Secret
+from raftlog.trace_context import TraceContext
 from raftlog.transactions import TransactionKey
 from raftlog.wire import TransactionOutput
 
@@ -601,6 +602,7 @@ class Producer:
         idempotent: bool | None = None,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60000,
+        trace_context: Callable[[], TraceContext | None] | None = None,
     ) -> None:
         """Configure the producer; nothing is connected yet.
 

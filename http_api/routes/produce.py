@@ -25,11 +25,13 @@ from http_api.web.problems import check_parts, error_member, error_of
 from http_api.web.query import integer, timestamp
 from http_api.web.replies import encoded_reply, json_reply
 from http_api.web.topics import TOPIC_ID, partition_numbered, topic_meant
+from http_api.web.tracing import trace_of_request
 from raftlog import json_values as codec
 from raftlog.api.records import ProducedBatch, ProducedRecords, RecordPosition
 from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import InvalidRequest
 from raftlog.model import Acks, TopicPartition, TopicRecord
+from raftlog.trace_context import with_trace
 from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, split_body
 
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
@@ -100,11 +102,16 @@ async def parse_and_pack(
     call: Call, body: bytes, parse: Callable[[], RecordColumns], target: Target
 ) -> list[PackedBatch]:
     """Return the batches of a body, of which `parse` makes columns. If a record names a partition unknown here, the
-    view catches up first. Raises `InvalidRequest`."""
+    view catches up first. The records carry the trace of the request, unless they carry another. Raises
+    `InvalidRequest`."""
     context = call.context
+    trace = trace_of_request(call.request)
 
     def batches(target: Target) -> list[PackedBatch]:
-        return pack(parse(), target, context.clock_ms())
+        columns = parse()
+        if trace is not None:
+            columns.headers = [with_trace(headers, trace) for headers in columns.headers]
+        return pack(columns, target, context.clock_ms())
 
     try:
         return await context.threads.run(4 * len(body), batches, target)

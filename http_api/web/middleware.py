@@ -26,6 +26,7 @@ from .limits import COUNTED_ANSWER_BYTES
 from .problems import error_of_http, problem
 from .quotas import admit, charge_answer
 from .replies import send_in_time
+from .tracing import trace_of_request
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -74,6 +75,9 @@ async def answer_request(request: web.Request, handler: Handler) -> web.StreamRe
     started = loop.time()
     # A request has a task of its own, so these context variables end with it.
     structlog.contextvars.bind_contextvars(request_id=request_id_of(request))
+    trace = trace_of_request(request)
+    if trace is not None:
+        structlog.contextvars.bind_contextvars(trace_id=trace.trace_id)
     try:
         response = _counted(request, context, await _respond(request, handler, context))
         _close_after(request, response)

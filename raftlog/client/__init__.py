@@ -14,6 +14,7 @@ from raftlog.client.groups.consumer import GroupConsumer
 from raftlog.client.producing.delivery import Delivery, DeliveryFuture, RecordMetadata
 from raftlog.client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
 from raftlog.client.transactions.transaction import Transaction, TransactionState, commit_together
+from raftlog.trace_context import TraceContext
 from raftlog.wire import TransactionOutput
 
 from .admin import Admin
@@ -40,6 +41,7 @@ __all__ = [
     "ProducerIdBlock",
     "ProducerSettings",
     "RecordMetadata",
+    "TraceContext",
     "Transaction",
     "TransactionInfo",
     "TransactionOutput",

@@ -1,10 +1,12 @@
 """The keywords of the clients' constructors: the fields of `settings.py`, from which this is generated."""
 
+from collections.abc import Callable
 from ssl import SSLContext
 from typing import TypedDict
 
 from raftlog.client.credentials import Credentials
 from raftlog.model import Acks
+from raftlog.trace_context import TraceContext
 
 class AdminKeywords(TypedDict, total=False):
     credentials: Credentials | None
@@ -62,6 +64,11 @@ class ProducerKeywords(TypedDict, total=False):
     """
     transaction_timeout_ms: int
     """Time after which the cluster aborts a transaction that is still open."""
+    trace_context: Callable[[], TraceContext | None] | None
+    """Function that returns the W3C trace context of the present work, called for each record that is sent alone.
+
+    The record carries it as its headers `traceparent` and `tracestate`, unless it has a `traceparent` of its own.
+    """
     credentials: Credentials | None
     """`Credentials(token=...)`, `Credentials(token_file=...)` or `Credentials(user=..., password=...)`.
 

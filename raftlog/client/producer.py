@@ -58,7 +58,7 @@ class Producer(RecordSending):
         setting or combination of settings.
         """
         self._settings = ProducerSettings.of(settings, keywords)
-        super().__init__(self._settings.linger, KeyPartitions())
+        super().__init__(self._settings.linger, KeyPartitions(), self._settings.trace_context)
         self._named = self._settings.transactional_id is not None
         self._api = HttpApi(bootstrap, ConnectionSecurity(self._settings))
         self._sender: Sender | None = None
@@ -187,5 +187,5 @@ class Producer(RecordSending):
             self._sender = Sender(self._api, self._settings, SendingPolicy())
             self._sender.reports_loss = self._reports_loss
             self._sender.counts = self._counts
-            self._open = self._sender.accumulator.open
+            self._open_directly(self._sender)
         return self._sender

@@ -19,6 +19,7 @@ from raftlog.config import KIB, MAX_BATCH_BYTES, MAX_FETCH_BYTES, MAX_FETCH_WAIT
 from raftlog.errors import InvalidRequest
 from raftlog.model import EARLIEST, LATEST, Acks
 from raftlog.records.batch import Codec
+from raftlog.trace_context import TraceContext
 
 T = TypeVar("T")
 
@@ -170,6 +171,11 @@ class ProducerSettings(Settings):
     """
     transaction_timeout_ms: int = _between(60_000, MIN_TRANSACTION_TIMEOUT_MS, MAX_TRANSACTION_TIMEOUT_MS)
     """Time after which the cluster aborts a transaction that is still open."""
+    trace_context: Callable[[], TraceContext | None] | None = None
+    """Function that returns the W3C trace context of the present work, called for each record that is sent alone.
+
+    The record carries it as its headers `traceparent` and `tracestate`, unless it has a `traceparent` of its own.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,6 +23,7 @@ PURE = (
     "partitions.replica",
     "partitions.replication.protocol",
     "raftlog.metrics",
+    "raftlog.trace_context",
     "raftlog.model",
     "raftlog.errors",
     "raftlog.security",

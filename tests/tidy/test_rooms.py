@@ -30,7 +30,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.client": (
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
-        "producer", "consumer", "admin", "prometheus", "blocking",
+        "producer", "consumer", "admin", "prometheus", "opentelemetry", "blocking",
     ),
     "raftlog.backup": (
         "format", "batches", "chain", "storage", "repository", "off_loop", "progress", "cluster", "create", "verify",
@@ -44,8 +44,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog": (
         "version", "errors", "metrics", "prometheus", "toml_settings", "model", "security", "ports", "config",
-        "settings", "logs", "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system",
-        "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
+        "settings", "logs", "partitioner", "patterns", "json_values", "slices", "trace_context", "transactions",
+        "records", "system", "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
     "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "live", "console", "app"),
     "spark_source": (

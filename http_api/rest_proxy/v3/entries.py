@@ -17,6 +17,7 @@ from http_api.records.pack import PackedBatch, Target, pack
 from http_api.records.parse import RecordColumns
 from raftlog.errors import InvalidRequest
 from raftlog.json_values import JSON_ERRORS, NULL, json_refused
+from raftlog.trace_context import TraceContext, with_trace
 
 BINARY, JSON, STRING = "BINARY", "JSON", "STRING"
 
@@ -141,34 +142,34 @@ def _milliseconds(time: datetime) -> int:
 
 
 def pack_valid(
-    entries: Sequence[Entry | InvalidRequest], target: Target, now_ms: int
+    entries: Sequence[Entry | InvalidRequest], target: Target, now_ms: int, trace: TraceContext | None = None
 ) -> tuple[list[Entry | InvalidRequest], list[int], list[PackedBatch]]:
     """Return the records with the errors of those that the topic cannot take, the places of the others, and their
-    batches, whose records are numbered by those places."""
+    batches, whose records are numbered by those places. `trace` is that of the request."""
     checked = list(entries)
     places = [number for number, one in enumerate(checked) if isinstance(one, Entry)]
     try:
-        return checked, places, _pack([one for one in checked if isinstance(one, Entry)], target, now_ms)
+        return checked, places, _pack([one for one in checked if isinstance(one, Entry)], target, now_ms, trace)
     except InvalidRequest:
         for number in places:
             one = checked[number]
             assert isinstance(one, Entry)
             try:
-                _pack([one], target, now_ms)
+                _pack([one], target, now_ms, trace)
             except InvalidRequest as error:
                 checked[number] = error
     good = [number for number in places if isinstance(checked[number], Entry)]
-    return checked, good, _pack([one for one in checked if isinstance(one, Entry)], target, now_ms)
+    return checked, good, _pack([one for one in checked if isinstance(one, Entry)], target, now_ms, trace)
 
 
-def _pack(entries: Sequence[Entry], target: Target, now_ms: int) -> list[PackedBatch]:
+def _pack(entries: Sequence[Entry], target: Target, now_ms: int, trace: TraceContext | None) -> list[PackedBatch]:
     if not entries:
         return []
     columns = RecordColumns(
         values=[one.value for one in entries],
         keys=[one.key for one in entries],
         timestamps_ms=[one.timestamp_ms for one in entries],
-        headers=[one.headers for one in entries],
+        headers=[one.headers if trace is None else with_trace(one.headers, trace) for one in entries],
         partitions=[one.partition for one in entries],
     )
     return pack(columns, target, now_ms)

@@ -24,6 +24,7 @@ from http_api.web.limits import MAX_RECORD_JSON_BYTES
 from http_api.web.problems import error_of
 from http_api.web.replies import json_reply, write_in_time
 from http_api.web.topics import topic_of
+from http_api.web.tracing import trace_of_request
 from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.json_values import encode
@@ -139,12 +140,13 @@ async def _append(call: Call, entries: Sequence[Entry | InvalidRequest]) -> list
     """Append the valid ones of some records. Return an answer for each, in order."""
     context = call.context
     target, now_ms = target_in(call, topic_of(call), None), context.clock_ms()
+    trace = trace_of_request(call.request)
     size = sum(len(one.value or b"") for one in entries if isinstance(one, Entry))
-    checked, places, packed = await context.threads.run(4 * size, pack_valid, entries, target, now_ms)
+    checked, places, packed = await context.threads.run(4 * size, pack_valid, entries, target, now_ms, trace)
     if any(isinstance(one, InvalidRequest) and one.code == "unknown_partition" for one in checked):
         await call.catch_up(f"a partition of topic {target.topic.name!r}")
         target = target_in(call, topic_of(call), None)
-        checked, places, packed = await context.threads.run(4 * size, pack_valid, entries, target, now_ms)
+        checked, places, packed = await context.threads.run(4 * size, pack_valid, entries, target, now_ms, trace)
     answers: list[Appended | Failed] = [
         _failed(one) if isinstance(one, InvalidRequest) else _UNKNOWN for one in checked
     ]

@@ -5,11 +5,12 @@ Records are sent in the order of the calls; every other call waits until the rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from raftlog.client.producing.sending import HeadersArgument, RecordSending
+from raftlog.client.producing.sending import CurrentTrace, HeadersArgument, RecordSending
+from raftlog.trace_context import with_trace
 
 from .handover import RECORD_BYTES, Handover, SentRecord
 from .twin import Twin
@@ -40,6 +41,7 @@ class Sending(Twin, of=RecordSending, names=()):
         Raises `ClientClosed`. Any other error of the record is raised by the result of the returned
         object, or else by `flush`; it breaks a transaction.
         """
+        headers = self._traced(headers)
         # A value or key of a wrong type has no size; the result of this call says so.
         size = (
             RECORD_BYTES + (len(value) if isinstance(value, SIZED) else 0) + (len(key) if isinstance(key, SIZED) else 0)
@@ -56,6 +58,19 @@ class Sending(Twin, of=RecordSending, names=()):
             await self._wrapped.send_many(*columns, **named)
 
         self._run(send)
+
+    def _traced(self, headers: HeadersArgument | None) -> HeadersArgument | None:
+        """Return the headers with the trace of this thread's work: that of the object's thread is another."""
+        current: CurrentTrace | None = self._wrapped.trace_context
+        trace = None if current is None else current()
+        if trace is None:
+            return headers
+        if headers is None:
+            return trace.headers
+        try:
+            return with_trace(list(headers.items() if isinstance(headers, Mapping) else headers), trace)
+        except (TypeError, ValueError):
+            return headers  # no headers at all: the result says so
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
         return self._handover.after_queued(call, timeout)

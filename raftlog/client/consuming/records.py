@@ -15,6 +15,7 @@ import msgspec
 
 from raftlog.ports import Buffer
 from raftlog.records.batch import BatchHeader, Header, RecordBatch
+from raftlog.trace_context import TraceContext, trace_of
 
 if TYPE_CHECKING:
     import pandas
@@ -31,6 +32,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
+
+    @property
+    def trace_context(self) -> TraceContext | None:
+        """The W3C trace context that the record's headers carry; None if there is none, or it is invalid."""
+        return trace_of(self.headers) if self.headers else None
 
 
 class ConsumedBatch:

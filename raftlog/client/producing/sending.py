@@ -24,12 +24,14 @@ from raftlog.client.times import milliseconds_of
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partition_for_key
+from raftlog.trace_context import TraceContext, with_trace
 
 from .batch import UNASSIGNED, Batch, Headers, ParkedRecord
 from .columns import ColumnQueue, check_columns
 from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
 from .sender import Sender
 
+CurrentTrace: TypeAlias = Callable[[], TraceContext | None]
 HeadersArgument: TypeAlias = Headers | Mapping[str, bytes | None]
 
 MAX_TIMESTAMP_MS = 2**62
@@ -46,9 +48,10 @@ class RecordSending:
     A subclass provides the sender: `_started`.
     """
 
-    def __init__(self, linger: float, key_partitions: KeyPartitions) -> None:
-        """`linger` is in seconds."""
+    def __init__(self, linger: float, key_partitions: KeyPartitions, trace_context: CurrentTrace | None) -> None:
+        """`linger` is in seconds; `trace_context` is the setting."""
         self._linger = linger
+        self.trace_context = trace_context
         self._open: dict[Any, Batch[DeliveryFuture]] = {}
         """The accumulator's open batches, as long as records may be appended to them directly."""
         self._key_partitions = key_partitions
@@ -184,6 +187,10 @@ class RecordSending:
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
+    def _open_directly(self, sender: Sender) -> None:
+        """Let records be appended to the open batches of this sender directly, if they need not be looked at."""
+        self._open = sender.accumulator.open if self.trace_context is None else {}
+
     def _queue(
         self,
         topic: str,
@@ -202,6 +209,8 @@ class RecordSending:
         if timestamp_ms is not None and not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
             raise InvalidRequest("timestamp_out_of_range", f"{timestamp_ms} is not a time in milliseconds since 1970")
         pairs = None if not headers else _headers(headers)
+        if self.trace_context is not None and (trace := self.trace_context()) is not None:
+            pairs = with_trace(pairs or (), trace)
         count = accumulator.partition_count(topic)
         now = sender.now()
         if not count:

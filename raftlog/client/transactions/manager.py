@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.producing.counts import ProduceCounts
 from raftlog.client.producing.sender import Sender
+from raftlog.client.producing.sending import CurrentTrace
 from raftlog.client.settings import ProducerSettings
 from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import ProducerEpoch, ProducerId
@@ -102,6 +103,11 @@ class TransactionManager:
     def is_named(self) -> bool:
         """Whether the producer has a transactional id."""
         return self._settings.transactional_id is not None
+
+    @property
+    def trace_context(self) -> CurrentTrace | None:
+        """The setting of the producer."""
+        return self._settings.trace_context
 
     @property
     def buffered_bytes(self) -> int:

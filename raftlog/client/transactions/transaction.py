@@ -69,7 +69,7 @@ class Transaction(RecordSending):
         self, manager: TransactionManager, linger: float, key_partitions: KeyPartitions, wait: Wait, timeout: float
     ) -> None:
         """`wait` and `timeout` are those of the commit at the end of the block."""
-        super().__init__(linger, key_partitions)
+        super().__init__(linger, key_partitions, manager.trace_context)
         self.manager = manager
         self._wait = wait
         self._timeout = timeout
@@ -350,7 +350,7 @@ class Transaction(RecordSending):
         self._check_open()
         self.is_used = True
         sender = self.manager.sender
-        self._open = sender.accumulator.open
+        self._open_directly(sender)
         return sender
 
     def _over(self) -> RaftlogError:

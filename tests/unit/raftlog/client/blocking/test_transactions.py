@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,7 +33,7 @@ class Handover:
 def test_a_queued_record_is_counted_with_its_key_and_value(value: bytes | None, key: bytes | None, size: int) -> None:
     """The queue is bounded in bytes, so each byte counts; a tombstone has no value, most records have no key."""
     handover = Handover()
-    Transaction(object(), handover).send("t", value, key)  # type: ignore[arg-type]
+    Transaction(SimpleNamespace(trace_context=None), handover).send("t", value, key)  # type: ignore[arg-type]
     assert handover.put_sizes == [RECORD_BYTES + size]
 
 
