@@ -207,8 +207,10 @@ class PartitionManager:
         *,
         timeout_ms: int | None = None,
         resent: bool = False,
+        restored: bool = False,
     ) -> None:
         """Append one batch; its bytes must not change from now on. `resent`: an earlier attempt may have been appended.
+        `restored`: it is from a backup and keeps its offset.
 
         `done` is called exactly once, perhaps before this returns: with the answer that `acks` requires, or with an
         error, whose `applied` says whether the batch may have been appended. After `timeout_ms` (default
@@ -220,7 +222,9 @@ class PartitionManager:
             done(self.missing(topic_partition))
             return
         timeout = self._timing.produce_timeout_ms if timeout_ms is None else min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS)
-        driver.produce(batch, config, acks, done, self._clock.monotonic() + timeout / 1000, resent=resent)
+        driver.produce(
+            batch, config, acks, done, self._clock.monotonic() + timeout / 1000, resent=resent, restored=restored
+        )
 
     def fetch(
         self,

@@ -1,8 +1,9 @@
 """Settings and limits, each with its type, its unit in its name, and its reason. Relations between them are asserted.
 
 `NodeConfig` is a node's `node.toml`. It holds settings, never identity, which is in `node.json` in the data folder
-(`raftlog/broker/identity.py`). `TopicConfig` holds a topic's settings, with Kafka's names, units and defaults. Two
-differ on purpose: `min.insync.replicas` defaults to a majority of the replicas, and `flush` exists only in raftlog.
+(`raftlog/broker/identity.py`). `TopicConfig` holds a topic's settings, with Kafka's names, units and defaults. Three
+differ on purpose: `min.insync.replicas` defaults to a majority of the replicas; `flush` and `restoring` exist only in
+raftlog.
 """
 
 from __future__ import annotations
@@ -234,6 +235,22 @@ class TopicConfig:
         ),
     ] = 0
     """0 stands for a majority of the replicas, computed when the topic is created."""
+    restoring: Annotated[
+        int,
+        _of_topic(
+            "Set while `raftlog backup restore` restores the topic: producers are refused, and nothing expires or is "
+            "compacted. It can only be removed, which makes the topic an ordinary one. The value: all producer ids in "
+            "the restored batches are below it. -1: the topic is not being restored.",
+            "producer ids",
+            ge=-1,
+            le=_NO_LIMIT,
+        ),
+    ] = -1
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the log gets batches with their own offsets, from a backup alone."""
+        return self.restoring >= 0
 
     @property
     def compacts(self) -> bool:

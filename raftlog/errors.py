@@ -112,6 +112,7 @@ CODES: dict[str, Code] = {
     "replica_not_available": Code(503, True, "The replica is not available"),
     "metadata_behind": Code(503, True, "The node's view of the metadata is behind what the caller knows"),
     "overloaded": Code(503, True, "The node is overloaded"),
+    "topic_restoring": Code(503, True, "The topic is being restored from a backup"),
     "throttled": Code(429, True, "A quota is used up for the moment"),
     "identity_provider_unavailable": Code(503, True, "The keys of the identity provider could not be read yet"),
     "shutting_down": Code(503, True, "The node is shutting down"),

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-FEATURE_LEVEL = 6
+FEATURE_LEVEL = 7
 """Highest feature level that this code supports.
 
 The quorum holds the cluster's finalized level. A command above that level is never proposed, and a node that receives
@@ -15,4 +15,5 @@ one it cannot decode stops with an error.
   index; the cluster has a time; a leadership can restart in a new epoch; a registration names the one that it replaces.
 * Level 6: users, tokens, access rules and quotas; owners of groups, transactional ids, blocks, positions, producer ids;
   an operator aborts transactions of ids that were never granted.
+* Level 7: topics are restored from backups.
 """

@@ -103,6 +103,9 @@ class ProduceRequest(_Message, frozen=True, tag="produce.1"):
     partitions: Annotated[list[ProducePartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     forwarded: bool = False
     """Set by the broker that forwards the request: it is not forwarded again."""
+    restored: bool = False
+    """Whether the batches are those of a backup, for topics that are being restored: each keeps its base offset, which
+    must be the end of the log, and may be a marker or a hole. Needs the right to alter the cluster."""
 
 
 class ProducedPartition(_PartitionResult, frozen=True):

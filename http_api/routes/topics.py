@@ -47,9 +47,14 @@ async def list_topics(call: Call) -> web.StreamResponse:
 async def create_topic(call: Call) -> web.StreamResponse:
     asked = await read_json(call, documents.CreateTopic)
     call.check(Operation.CREATE, Resource(ResourceType.TOPIC, asked.name))
+    if asked.restored_producer_ids_below is not None:
+        call.check(Operation.ALTER)
     configs = _settings(asked.configs)
     spend(call.caller, call.service.access, {Usage.TOPICS_CREATED: 1, Usage.PARTITIONS_CREATED: asked.partitions})
-    creation = call.service.topics.create(asked.name, asked.partitions, asked.replication_factor, configs)
+    shape = (asked.name, asked.partitions, asked.replication_factor, configs)
+    below = asked.restored_producer_ids_below
+    topics = call.service.topics
+    creation = topics.create(*shape) if below is None else topics.restore(*shape, below)
     await call.context.finish(creation, METADATA_TIMEOUT_S)
     topic = call.view.topic(asked.name)
     if topic is None:

@@ -21,6 +21,19 @@ class TopicService(Protocol):
         `RetriableError`.
         """
 
+    async def restore(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int | None,
+        configs: Mapping[str, str],
+        producer_ids_below: int,
+    ) -> None:
+        """Create a topic that takes batches from a backup until its setting `restoring` is removed.
+
+        `producer_ids_below` is greater than all producer ids in the batches. Raises as `create`.
+        """
+
     async def delete(self, name: str, meant: TopicId | None = None) -> None:
         """Delete the topic of this name; if `meant` is given, only the topic with that id. Raises `InvalidRequest`
         (`unknown_topic`) or `RetriableError`."""

@@ -121,6 +121,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
     return [
         ("GET", "/v1/topics", None),
         ("POST", "/v1/topics", {"name": MARK, "partitions": 1}),
+        ("POST", "/v1/topics", {"name": MARK, "restored_producer_ids_below": 2**60}),
         ("GET", f"/v1/topics/{topic}", None),
         ("PATCH", f"/v1/topics/{topic}", {"set": {"max.message.bytes": "1000000"}}),
         ("DELETE", f"/v1/topics/{topic}", None),
@@ -266,8 +267,10 @@ def data_doors(topic_id: bytes, *, forwarded: bool) -> list[Door]:
     """Return a message for each request of each path; `forwarded`: on the path of other nodes, with a caller."""
     batch = bytes(encode_batch([str(VALUE).encode()], base_timestamp_ms=0))
     group, within = GROUPS_PATH, 1_000
+    targets = [ProducePartition(topic_id, 0, len(batch))]
     asked: list[tuple[str, Request, Sequence[bytes]]] = [
-        (PRODUCE_PATH, ProduceRequest(1, -1, within, [ProducePartition(topic_id, 0, len(batch))]), [batch]),
+        (PRODUCE_PATH, ProduceRequest(1, -1, within, targets), [batch]),
+        (PRODUCE_PATH, ProduceRequest(1, -1, within, targets, restored=True), [batch]),
         (FETCH_PATH, fetch_request(topic_id, 1), ()),
         (FETCH_PATH, OffsetsRequest(1, [OffsetQuery(topic_id, 0, -1)]), ()),
     ]

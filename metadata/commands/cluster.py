@@ -56,6 +56,12 @@ ROOM_FEATURE_LEVEL = 5
 TIME_FEATURE_LEVEL = 5
 """The level from which `AdvanceTime` may be proposed."""
 
+RESTORE_FEATURE_LEVEL = 7
+"""The level from which `RestoreTopic` may be proposed, and topics have the setting `restoring`."""
+
+MAX_RESTORED_PRODUCER_ID = 2**60
+"""Bound on the producer ids of a backup, so that enough are left to grant."""
+
 MAX_STEP_MS = 600_000
 """The longest step of one `AdvanceTime` after the first; a longer one indicates a faulty proposer."""
 
@@ -157,6 +163,17 @@ class CreateTopic(WireStruct, frozen=True, tag="create_topic.1"):
     topic_id: TopicIdField
     replicas: tuple[tuple[BrokerIdField, ...], ...]
     configs: tuple[tuple[TextField, TextField], ...] = ()
+
+
+class RestoreTopic(CreateTopic, frozen=True, tag="create_topic.2"):
+    """A new topic that takes batches with their own offsets, until its setting `restoring` is removed.
+
+    Producer ids below `producer_ids_below` are never granted from now on; 0: the batches have none. Refused if some
+    of them were granted before: batches of two producers must never seem to come from one (S1). Needs
+    `RESTORE_FEATURE_LEVEL`. Answered as `CreateTopic`.
+    """
+
+    producer_ids_below: NaturalField = 0
 
 
 class DeleteTopic(WireStruct, frozen=True, tag="delete_topic.1"):

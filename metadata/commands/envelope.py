@@ -34,6 +34,7 @@ from .cluster import (
     RegisterBroker,
     ReplaceRegistration,
     ReportRoom,
+    RestoreTopic,
     SetFeatureLevel,
     UnfenceBroker,
 )
@@ -87,6 +88,7 @@ Command: TypeAlias = (
     | ChangeGroupsAs
     | ChangeTransactionsAs
     | GrantProducerIdsTo
+    | RestoreTopic
 )
 
 COMMAND_TYPES: tuple[type[msgspec.Struct], ...] = Command.__args__

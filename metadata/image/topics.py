@@ -10,13 +10,30 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
-from metadata.commands.cluster import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
+from metadata.commands.cluster import (
+    MAX_RESTORED_PRODUCER_ID,
+    RESTORE_FEATURE_LEVEL,
+    AddPartitions,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    RestoreTopic,
+)
 from metadata.commands.results import Done, Refused
 from metadata.rules.elections import is_live
 from metadata.rules.topic_config import settled_config
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest
-from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord, TopicId, TopicPartition, TopicRecord
+from raftlog.model import (
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+    PartitionRecord,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
 
 from .image import PARTITIONS_PER_STEP, ClusterImage, Steps
 
@@ -26,6 +43,8 @@ MAX_PARTITIONS = 100_000
 MAX_REPLICATION_FACTOR = 32
 CREATED_INDEX_FEATURE_LEVEL = 5
 """The level from which a topic keeps the index of its creation, on every node alike."""
+RESTORING = "restoring"
+"""The setting of a topic that is being restored."""
 
 
 def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps:
@@ -44,7 +63,7 @@ def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps
     if len(state.topics) >= MAX_TOPICS:
         return Refused("invalid_request", f"the cluster has {MAX_TOPICS} topics, which is the most")
     factor = len(command.replicas[0]) if command.replicas else 0
-    refused = _no_placement(state, command.replicas, factor, existing_partitions=0)
+    refused = _not_restorable(state, command) or _no_placement(state, command.replicas, factor, existing_partitions=0)
     if refused is not None:
         return refused
     yield
@@ -56,9 +75,15 @@ def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps
     refused = _too_few_live(state, command.replicas, minimum)
     if refused is not None:
         return refused
-    configs = tuple(sorted(dict(command.configs).items()))
+    configs = dict(command.configs)
+    if isinstance(command, RestoreTopic):
+        configs[RESTORING] = str(command.producer_ids_below)
+        if command.producer_ids_below > state.next_producer_id:
+            state.next_producer_id = ProducerId(command.producer_ids_below)
     created = index if state.feature_level >= CREATED_INDEX_FEATURE_LEVEL else 0
-    state.put_topic(TopicRecord(command.topic_id, command.name, len(command.replicas), factor, configs, created))
+    state.put_topic(
+        TopicRecord(command.topic_id, command.name, len(command.replicas), factor, _sorted(configs), created)
+    )
     yield from _put_new_partitions(state, command.topic_id, 0, command.replicas, minimum)
     return Done()
 
@@ -101,6 +126,9 @@ def alter_topic(state: ClusterImage, command: AlterTopic) -> Steps:
     if topic is None:
         return _unknown(command.topic_id)
     configs = dict(topic.configs)
+    refused = _starts_restoring(state, configs, command)
+    if refused is not None:
+        return refused
     for name in command.remove:
         if name not in TOPIC_CONFIG_NAMES:
             return Refused("invalid_config", f"unknown topic setting {name[:64]!r}")
@@ -111,7 +139,7 @@ def alter_topic(state: ClusterImage, command: AlterTopic) -> Steps:
         asked_minimum = parse_topic_config(configs).min_insync_replicas
     except InvalidRequest as error:
         return Refused(error.code, error.detail)
-    altered = replace(topic, configs=tuple(sorted(configs.items())))
+    altered = replace(topic, configs=_sorted(configs))
     if altered == topic:
         return Done()
     for records in state.slices_of_topic(altered):
@@ -132,6 +160,43 @@ def alter_topic(state: ClusterImage, command: AlterTopic) -> Steps:
                 state.revise(record, min_insync_replicas=minimum)
         yield
     return Done()
+
+
+def _sorted(configs: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(configs.items()))
+
+
+def _not_restorable(state: ClusterImage, command: CreateTopic) -> Refused | None:
+    """Return why a topic may not be restored like this; None if it may, or is created empty."""
+    if RESTORING in dict(command.configs):
+        return Refused("invalid_config", f"{RESTORING} is set by a restore alone")
+    if not isinstance(command, RestoreTopic):
+        return None
+    level, below, granted = state.feature_level, command.producer_ids_below, state.next_producer_id
+    if level < RESTORE_FEATURE_LEVEL:
+        return Refused("unsupported_version", f"the feature level is {level}, not {RESTORE_FEATURE_LEVEL}")
+    if below > MAX_RESTORED_PRODUCER_ID:
+        return Refused("invalid_request", f"producer ids up to {below} cannot be restored")
+    # A topic that is being restored with as many ids shows that none of these was granted before it.
+    reserved = max((int(dict(topic.configs).get(RESTORING, 0)) for topic in state.topics.values()), default=0)
+    if granted and below > reserved:
+        return Refused(
+            "invalid_request",
+            f"the backup has batches of idempotent producers, and this cluster has granted the producer ids below "
+            f"{granted}, perhaps the same: restore into a new cluster, before any producer uses it",
+        )
+    return None
+
+
+def _starts_restoring(state: ClusterImage, configs: dict[str, str], command: AlterTopic) -> Refused | None:
+    """Refuse to make an existing topic one that is being restored: its log has producers' records."""
+    if RESTORING not in (*dict(command.assign), *command.remove):
+        return None
+    if state.feature_level < RESTORE_FEATURE_LEVEL:
+        return Refused("invalid_config", f"unknown topic setting {RESTORING!r}")
+    if dict(command.assign).get(RESTORING, configs.get(RESTORING)) != configs.get(RESTORING):
+        return Refused("invalid_config", f"{RESTORING} can only be removed: a backup is restored to a new topic")
+    return None
 
 
 def _unknown(topic_id: TopicId) -> Refused:

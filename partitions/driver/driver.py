@@ -18,6 +18,7 @@ from partitions.files.damage import LogDamaged
 from partitions.log.log import PartitionLog
 from partitions.log.producer_replay import ProducerReplay
 from partitions.log.slice import LogSlice, ReadBy
+from partitions.producers.control_batches import control_of
 from partitions.producers.state import ProducerStates
 from partitions.replica import effects as fx
 from partitions.replica.follower import Follower
@@ -134,7 +135,10 @@ class PartitionDriver:
 
     def configure(self, config: TopicConfig) -> None:
         """Apply the topic's settings."""
+        restored = self.log.config.is_restoring and not config.is_restoring
         self.log.configure(config)
+        if restored:
+            self._ports.transactions.want(self)
         self._write()
 
     def on_tick(self, now: float) -> None:
@@ -153,6 +157,9 @@ class PartitionDriver:
         leader = self.replica.leader
         if leader is None or self._closed or self.log.producers.stale:
             return CheckResult(0, more=False)  # The end of the replay requests a check.
+        if self.log.config.is_restoring:
+            # The backup has the markers; what is open at its end is aborted afterwards, as its ids have expired.
+            return CheckResult(0, more=False)
         wall_ms = self._ports.cluster_clock.stamp_ms()
         self._run_and_tick(lambda: leader.look(self._now(), wall_ms, may_write=not self.log.full))
         more = self.replica.leader is leader and leader.transactions.more
@@ -196,6 +203,7 @@ class PartitionDriver:
         deadline: float,
         *,
         resent: bool = False,
+        restored: bool = False,
     ) -> None:
         """Produce one batch (`PartitionManager.produce`). `deadline` is in monotonic seconds."""
         try:
@@ -204,7 +212,8 @@ class PartitionDriver:
             done(error)
             return
         request = self._requests.add(done, deadline)
-        self._incoming.arrive(Arrival(request, batch, acks, config, self._ports.cluster_clock.stamp_ms(), resent))
+        stamp_ms = self._ports.cluster_clock.stamp_ms()
+        self._incoming.arrive(Arrival(request, batch, acks, config, stamp_ms, resent, restored))
         self._ports.wants_tick(self)
 
     def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
@@ -218,7 +227,7 @@ class PartitionDriver:
             self._check_open_for_produce()
         except RaftlogError as error:
             return [fx.Reject(arrival.request, error)]
-        stamped = arrival.config.message_timestamp_type == "LogAppendTime"
+        stamped = arrival.config.message_timestamp_type == "LogAppendTime" and not arrival.restored
         append_time = self._ports.cluster_clock.stamp_ms() if stamped else -1
         deadline = self._requests.deadline_of(arrival.request)
         incoming = fx.IncomingBatch(
@@ -228,7 +237,9 @@ class PartitionDriver:
             arrival.acks,
             append_time,
             deadline=deadline,
+            control=control_of(header, arrival.batch) if arrival.restored else None,
             resent=arrival.resent,
+            restored=arrival.restored,
         )
         now = self._now()
         self._producers.advance(now)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import msgspec
 
 from partitions.replica.effects import RequestId
-from raftlog.config import MIB, TopicConfig
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.config import MAX_BATCH_BYTES, MIB, TopicConfig
+from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Acks
 from raftlog.ports import Buffer, Worker
-from raftlog.records.batch import BatchHeader, RecordBatch, validate
+from raftlog.records.batch import BatchHeader, ControlKind, RecordBatch, validate
 from raftlog.records.batch_filter import has_record_without_key
 from raftlog.records.header import is_compressed
 
@@ -38,6 +38,7 @@ class Arrival(msgspec.Struct):
     config: TopicConfig
     wall_ms: int
     resent: bool = False
+    restored: bool = False
 
 
 class IncomingBatches:
@@ -117,13 +118,20 @@ class IncomingBatches:
 
 def _check(arrival: Arrival) -> BatchHeader | RaftlogError:
     try:
+        if arrival.restored:
+            return check_restored(arrival.batch, arrival.config)
         return check_incoming(arrival.batch, arrival.config, arrival.wall_ms)
     except RaftlogError as error:
         return error
 
 
 def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHeader:
-    """Check a producer's batch, once, at the leader (S11). Pure, and thread-safe. Raises `InvalidRequest`."""
+    """Check a producer's batch, once, at the leader (S11). Pure, and thread-safe.
+
+    Raises `InvalidRequest`, and `RetriableError` (`topic_restoring`).
+    """
+    if config.is_restoring:
+        raise RetriableError("topic_restoring", "the topic is being restored from a backup, and takes no other batches")
     header = validate(batch, max_batch_bytes=config.max_message_bytes)
     ahead_ms = header.max_timestamp - wall_ms
     if config.message_timestamp_type == "CreateTime" and ahead_ms > config.message_timestamp_after_max_ms:
@@ -133,4 +141,33 @@ def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHea
         )
     if config.compacts and has_record_without_key(RecordBatch(batch, crc_checked=True)):
         raise InvalidRequest("invalid_record", "the topic is compacted by key, but a record of the batch has no key")
+    return header
+
+
+def check_restored(batch: Buffer, config: TopicConfig) -> BatchHeader:
+    """Check a batch of a backup, as a leader had it: it may be a marker, have holes, or be one (S11).
+
+    Raises `InvalidRequest` and, for damage, `CorruptBatch`.
+    """
+    if not config.is_restoring:
+        raise InvalidRequest("invalid_request", "the topic is not being restored: it takes batches of producers only")
+    size = memoryview(batch).nbytes
+    if size > MAX_BATCH_BYTES:
+        raise InvalidRequest(
+            "batch_too_large", f"the batch has {size} bytes, but at most {MAX_BATCH_BYTES} are possible"
+        )
+    decoded = RecordBatch(batch)
+    decoded.check()
+    header, control = decoded.header, decoded.control
+    named = [entry.producer_id for entry in control.entries] if control is not None else []
+    if control is not None and control.kind not in (ControlKind.ABORT, ControlKind.COMMIT):
+        raise CorruptBatch(f"a marker of the unknown kind {control.kind}")
+    if max(header.producer_id, *named, -1) >= config.restoring:
+        raise InvalidRequest(
+            "invalid_request", f"the batch has producer ids that are not below {config.restoring}, which is reserved"
+        )
+    if header.is_transactional and not header.is_control and min(header.producer_id, header.producer_epoch) < 0:
+        raise CorruptBatch("a batch of a transaction has no producer")
+    if not header.is_control and header.producer_epoch >= 0 and min(header.producer_id, header.base_sequence) < 0:
+        raise CorruptBatch("a batch has a producer epoch without a producer id or a sequence")
     return header

@@ -322,8 +322,10 @@ class PartitionLog:
         """Return the start to which `retention.ms` and `retention.bytes` move the log, for `advance_log_start`.
 
         It is at most `end_bound` (the high watermark), and a bounded number of segments further. If `now_ms` is None,
-        the clock cannot be trusted and only size counts.
+        the clock cannot be trusted and only size counts. A log that is being restored stays whole.
         """
+        if self.config.is_restoring:
+            return self.log_start_offset
         return retained_start(self.config, self._segments.all, self.log_start_offset, end_bound, now_ms)
 
     def loss_is_reported(self) -> None:
@@ -578,19 +580,23 @@ class PartitionLog:
 
     def compaction_plan(self, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
         """Return what a pass would do now below the last stable offset; None if it is not worth it."""
-        if self.failed is not None or self.hindered is not None or self._closed or not self.config.compacts:
+        if self.failed is not None or self.hindered is not None or self._closed or not self._compacts:
             return None
         return self._swap.plan(self.config, self.stable_end_offset, settled_end, now_ms)
 
     def seal_for_compaction(self, now_ms: int) -> bool:
         """Roll if the active segment is older than `max.compaction.lag.ms`; return whether a job is due then."""
         active = self._segments.active
-        if self.failed is not None or self._closed or not self.config.compacts or not active.size:
+        if self.failed is not None or self._closed or not self._compacts or not active.size:
             return False
         if not 0 <= active.first_timestamp < now_ms - self.config.max_compaction_lag_ms:
             return False
         self._segments.roll(self.log_end_offset)
         return True
+
+    @property
+    def _compacts(self) -> bool:
+        return self.config.compacts and not self.config.is_restoring
 
     def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges | None = None) -> CompactionRun:
         """Return a compaction pass for a worker. `aborted`: the aborted ranges below the plan's end, None for none."""

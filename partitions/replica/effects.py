@@ -59,6 +59,8 @@ class IncomingBatch(msgspec.Struct):
     """The content of a marker. The leader itself writes markers, and no request waits for one."""
     resent: bool = False
     """Whether an earlier attempt may have been appended."""
+    restored: bool = False
+    """Whether the batch is from a backup and keeps its offset."""
 
 
 class Acknowledge(msgspec.Struct):

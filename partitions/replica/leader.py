@@ -136,6 +136,8 @@ class Leader:
 
         A batch of a transaction, resent or not, is acknowledged only below the high watermark (S13).
         """
+        if batch.restored:
+            return self._restore(batch, now)
         if batch.header.is_transactional and (not_taken := self.transactions.refusal(batch)) is not None:
             return [Reject(batch.request, not_taken)]
         verdict = self._producers.check(batch.header, resent=batch.resent)
@@ -294,6 +296,16 @@ class Leader:
         )
 
     # --- Inside: produces ---
+
+    def _restore(self, batch: IncomingBatch, now: float) -> list[Effect]:
+        """Append a batch of a backup at its own offset, whatever is known of its producer and transaction: the backup's
+        log is the truth, and this one becomes equal to it (S1, S2)."""
+        refusal = self._refusal(batch)
+        base, end = batch.header.base_offset, self._log.log_end_offset
+        if refusal is None and base != end:
+            told = f"the log ends at {end}, and the restored batch begins at {base}"
+            refusal = InvalidRequest("offset_out_of_range", told)
+        return self._append(batch, now) if refusal is None else [Reject(batch.request, refusal)]
 
     def _refusal(self, batch: IncomingBatch) -> RaftlogError | None:
         """Return the error if no batch can be appended now; nothing has been appended then."""

@@ -22,6 +22,9 @@ class CreateTopic(Request, frozen=True):
     partitions: Annotated[int, Meta(ge=1, le=config.MAX_PARTITIONS_PER_TOPIC)] = 1
     replication_factor: Annotated[int, Meta(ge=1, le=MAX_REPLICATION_FACTOR)] | None = None
     configs: dict[str, Setting] = {}
+    restored_producer_ids_below: Natural | None = None
+    """Present: the topic takes batches of a backup, all of whose producer ids are below this one, until its setting
+    `restoring` is removed."""
 
 
 class AlterTopic(Request, frozen=True):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from raftlog.errors import CorruptBatch, InvalidRequest
 from raftlog.ports import Buffer
 from raftlog.records.batch import BatchHeader, check_crc, split_batches
-from raftlog.records.batch_filter import is_hole
 from raftlog.records.control import decode_control
 from raftlog.records.header import HEADER_BYTES
 
@@ -43,8 +42,8 @@ class FileBuilder:
         self._batches = 0
         self.last: LastBatch | None = None
         """The last batch that was ever added."""
-        self.least_producer_id = -1
         self.greatest_producer_id = -1
+        """Of all batches that were ever added; a hole names the ids that it replaces."""
 
     def has_room(self, batch: Buffer) -> bool:
         return not self._data or len(self._data) + memoryview(batch).nbytes <= self._limit
@@ -61,11 +60,7 @@ class FileBuilder:
         self._headers = (header if self._headers is None else self._headers[0], header)
         self._batches += 1
         self.last = LastBatch(header.base_offset, header.crc)
-        if header.producer_id >= 0:
-            self.greatest_producer_id = max(self.greatest_producer_id, header.producer_id)
-            if not is_hole(header):
-                least = self.least_producer_id
-                self.least_producer_id = header.producer_id if least < 0 else min(least, header.producer_id)
+        self.greatest_producer_id = max(self.greatest_producer_id, *_producer_ids(header, batch))
 
     def take(self) -> tuple[BatchFile, bytes] | None:
         """Return the file and its content, and begin the next one; None if it is empty."""
@@ -87,6 +82,14 @@ class FileBuilder:
         self._content = hashlib.sha256()
         self._headers, self._batches = None, 0
         return file, data
+
+
+def _producer_ids(header: BatchHeader, batch: Buffer) -> list[int]:
+    """Return the producer id of a batch, and those that a marker names."""
+    if not header.is_control:
+        return [header.producer_id]
+    control = decode_control(header, memoryview(batch)[HEADER_BYTES:])
+    return [header.producer_id, *(one.producer_id for one in control.entries)]
 
 
 def read_file(file: BatchFile, data: bytes, where: str) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -31,7 +31,6 @@ class PartitionFiles(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     files: tuple[StoredFile, ...]
     """Those with offsets from `log_start_offset` on, in order."""
-    least_producer_id: int
     greatest_producer_id: int
 
     @property
@@ -94,7 +93,6 @@ def _partition(chain: Sequence[Manifest], topic: BackedUpTopic, last: BackedUpPa
         if file.end_offset > last.log_start_offset
     )
     _check_whole(chain[0], where, last, stored)
-    ids = [number for _, piece in pieces for number in (piece.least_producer_id,) if number >= 0]
     return PartitionFiles(
         topic=topic.name,
         topic_id=topic.id,
@@ -102,7 +100,6 @@ def _partition(chain: Sequence[Manifest], topic: BackedUpTopic, last: BackedUpPa
         log_start_offset=last.log_start_offset,
         end_offset=last.end_offset,
         files=stored,
-        least_producer_id=min(ids, default=-1),
         greatest_producer_id=max(piece.greatest_producer_id for _, piece in pieces),
     )
 

@@ -117,3 +117,11 @@ async def patiently(ask: Callable[[], Awaitable[T]], patience: float = PATIENCE_
             if not error.retriable or loop.time() >= deadline:
                 raise
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+def errors_of(group: BaseExceptionGroup[RaftlogError]) -> list[RaftlogError]:
+    """Return the errors of a group of tasks."""
+    found: list[RaftlogError] = []
+    for one in group.exceptions:
+        found += errors_of(one) if isinstance(one, BaseExceptionGroup) else [one]
+    return found

@@ -29,9 +29,10 @@ from raftlog.version import __version__
 
 from .batches import FileBuilder
 from .chain import newest
-from .cluster import ClusterLogs, LogRange
+from .cluster import ClusterLogs, LogRange, errors_of
 from .format import (
     DEFAULT_FILE_BYTES,
+    RESTORING,
     BackedUpGroup,
     BackedUpOffset,
     BackedUpPartition,
@@ -121,7 +122,11 @@ class BackupCreation:
             version=__version__,
             cluster_id=cluster.cluster_id,
             feature_level=cluster.feature_level,
-            next_producer_id=max(quorum.next_producer_id, 1 + max(_greatest_ids(topics), default=-1)),
+            next_producer_id=max(
+                quorum.next_producer_id,
+                0 if previous is None else previous.next_producer_id,
+                1 + max(_greatest_ids(topics), default=-1),
+            ),
             topics=topics,
             groups=groups,
             positions=positions.positions,
@@ -189,13 +194,15 @@ class BackupCreation:
     async def _copy_topic(self, source: _Source, slots: asyncio.Semaphore) -> BackedUpTopic | None:
         """Copy a topic; None if it was deleted meanwhile."""
         topic = source.topic
+        if RESTORING in (topic.overrides or ()):
+            self._progress.warn(f"topic {topic.name} is being restored: the backup has what is there so far")
         errors: list[RaftlogError] = []
         try:
             async with asyncio.TaskGroup() as tasks:
                 numbers = range(topic.partition_count)
                 copying = [tasks.create_task(self._copy_partition(source, number, slots)) for number in numbers]
         except* RaftlogError as group:
-            errors = _all(group)
+            errors = errors_of(group)
         if errors:
             self._skip(topic.name, next((one for one in errors if one.code != "unknown_topic"), errors[0]))
             return None
@@ -204,7 +211,7 @@ class BackupCreation:
             id=topic.id,
             created_index=topic.created_index,
             replication_factor=topic.replication_factor,
-            configs={name: topic.configs[name] for name in topic.overrides or () if name in topic.configs},
+            configs={name: topic.configs[name] for name in topic.overrides or () if name != RESTORING},
             partitions=[task.result() for task in copying],
         )
 
@@ -225,7 +232,6 @@ class BackupCreation:
                 end_offset=copy.end,
                 continues=before is not None,
                 last=builder.last,
-                least_producer_id=builder.least_producer_id,
                 greatest_producer_id=builder.greatest_producer_id,
                 files=copy.files,
             )
@@ -315,10 +321,3 @@ class _Copy(msgspec.Struct):
 
 def _greatest_ids(topics: Iterable[BackedUpTopic]) -> Iterable[int]:
     return (one.greatest_producer_id for topic in topics for one in topic.partitions)
-
-
-def _all(group: BaseExceptionGroup[RaftlogError]) -> list[RaftlogError]:
-    found: list[RaftlogError] = []
-    for one in group.exceptions:
-        found += _all(one) if isinstance(one, BaseExceptionGroup) else [one]
-    return found

@@ -23,6 +23,9 @@ from raftlog.errors import InvalidRequest
 FORMAT = 1
 """The format that this version writes, and the newest that it reads."""
 
+RESTORING = "restoring"
+"""The setting of topics that are being restored. No backup has it."""
+
 MANIFEST = "manifest.json"
 COMPLETE = "complete.json"
 MAX_MANIFEST_BYTES = 256 * MIB
@@ -76,9 +79,8 @@ class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
     continues: bool = False
     """Whether the partition's files of the previous backup come before these."""
     last: LastBatch | None = None
-    least_producer_id: Id = -1
     greatest_producer_id: Id = -1
-    """Of the batches in these files; -1: none has one."""
+    """The greatest in the batches of these files; -1: none has one."""
     files: list[BatchFile] = []
 
 

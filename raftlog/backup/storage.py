@@ -21,7 +21,7 @@ class FileStore:
         """`uri`: a path, or `file:`, `s3:`, `gs:` and so on. Raises `InvalidRequest`."""
         from pyarrow import fs
 
-        self.uri = uri
+        self.uri = _without_options(uri)
         self._kinds = fs.FileType
         self._selector = fs.FileSelector
         self._changed_folders: set[str] = set()
@@ -31,9 +31,8 @@ class FileStore:
             else:
                 self._files, self._root = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
         except (OSError, ValueError) as error:
-            raise InvalidRequest(
-                "invalid_request", f"{uri} is neither a path nor the URI of a store: {error}"
-            ) from None
+            told = f"{self.uri} is neither a path nor the URI of a store: {str(error).replace(uri, self.uri)}"
+            raise InvalidRequest("invalid_request", told) from None
         self._root = self._root.rstrip("/") or "/"
         self._is_local = isinstance(self._files, fs.LocalFileSystem)
 
@@ -92,6 +91,16 @@ class FileStore:
             raise InvalidRequest("not_found", f"there is no {self._shown(path)}") from None
         except OSError as error:
             raise DiskError("disk_failed", f"{self._shown(path)}: {error}") from None
+
+
+def _without_options(uri: str) -> str:
+    """Return a URI for people: without credentials and options."""
+    if "://" not in uri:
+        return uri
+    scheme, _, rest = uri.partition("://")
+    place = rest.partition("?")[0]
+    authority, slash, path = place.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def _sync(path: str) -> None:

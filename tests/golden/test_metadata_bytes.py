@@ -26,7 +26,6 @@ from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, Endpoint, TopicId
 from raftlog.security.acls import Operation, PatternType, Permission, ResourceType
 from raftlog.transactions import TransactionKey
-from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import GroupMoves, OffsetMove, PositionMove, TopicEnds, TransactionOutput
 from tests.support.metadata.at_once import decode_snapshot
 from tests.support.metadata.cluster import TOPIC, Cluster, directory, report
@@ -156,6 +155,7 @@ SAMPLES: list[envelope.Command] = [
     ),
     t.ChangeTransactionsAs((t.RetireBlock("spark/q/1"),), ("alice",)),
     c.GrantProducerIdsTo(_N(1), _N(9), 1000, "alice"),
+    c.RestoreTopic("orders", TOPIC, ((_N(0), _N(1)),), (("retention.ms", "1000"),), 500),
 ]
 ANSWERS: list[results.CommandResult] = [
     results.Done(),
@@ -235,9 +235,9 @@ def with_time(level: int = 5) -> Cluster:
     return cluster
 
 
-def of_the_newest_level() -> Cluster:
+def with_security() -> Cluster:
     """Adds users, tokens, rules and quotas in which every field is set."""
-    cluster = with_time(FEATURE_LEVEL)
+    cluster = with_time(s.SECURITY_FEATURE_LEVEL)
     do(
         cluster,
         put_user("root", superuser=True),
@@ -298,7 +298,7 @@ def test_commands_and_answers_are_read_as_before() -> None:
 @pytest.mark.parametrize(
     ("path", "cluster"),
     [
-        (SNAPSHOT, of_the_newest_level),
+        (SNAPSHOT, with_security),
         (SNAPSHOT_WITH_TIME, with_time),
         (SNAPSHOT_WITH_TRANSACTIONS, with_transactions),
         (SNAPSHOT_WITHOUT_TRANSACTIONS, with_a_group),
@@ -320,7 +320,7 @@ def test_snapshots_of_older_versions_are_read() -> None:
 
 if __name__ == "__main__":
     COMMANDS.write_text(render())
-    SNAPSHOT.write_text(encode_snapshot(of_the_newest_level().image).hex() + "\n")
+    SNAPSHOT.write_text(encode_snapshot(with_security().image).hex() + "\n")
     SNAPSHOT_WITH_TIME.write_text(encode_snapshot(with_time().image).hex() + "\n")
     SNAPSHOT_WITH_TRANSACTIONS.write_text(encode_snapshot(with_transactions().image).hex() + "\n")
     SNAPSHOT_WITHOUT_TRANSACTIONS.write_text(encode_snapshot(with_a_group().image).hex() + "\n")

@@ -34,6 +34,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.backup": (
         "format", "batches", "chain", "storage", "repository", "off_loop", "progress", "cluster", "create", "verify",
+        "restore",
     ),
     "raftlog.cli": ("terminal", "nodes", "records", "bench", "doctor", "top", "commands", "main"),
     "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),

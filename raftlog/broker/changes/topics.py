@@ -10,7 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from metadata.commands.cluster import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
+from metadata.commands.cluster import (
+    RESTORE_FEATURE_LEVEL,
+    AddPartitions,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    RestoreTopic,
+)
 from metadata.commands.envelope import Command
 from metadata.rules.placement import default_replication_factor, place
 from metadata.view import ClusterView
@@ -19,6 +26,7 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, TopicId, TopicRecord
 from raftlog.ports import Random
 
+from .feature_levels import check_level
 from .proposer import Proposer
 
 LEADERS_WAIT_SECONDS = 2.0
@@ -36,6 +44,28 @@ class TopicAdministrator:
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
     ) -> None:
         """Create a topic and wait for its leaders. Raises like `TopicService.create`."""
+        await self._create(name, partition_count, replication_factor, configs, None)
+
+    async def restore(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int | None,
+        configs: Mapping[str, str],
+        producer_ids_below: int,
+    ) -> None:
+        """Create a topic for a restore. Raises like `TopicService.restore`."""
+        check_level(self._view.feature_level, RESTORE_FEATURE_LEVEL, "topics are restored from backups")
+        await self._create(name, partition_count, replication_factor, configs, producer_ids_below)
+
+    async def _create(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int | None,
+        configs: Mapping[str, str],
+        producer_ids_below: int | None,
+    ) -> None:
         check_topic_name(name)
         parse_topic_config(configs)
         self._check_partition_count(partition_count)
@@ -43,7 +73,13 @@ class TopicAdministrator:
         factor = replication_factor or default_replication_factor(self._view.brokers())
         replicas = self._place(partition_count, factor, self._random.randrange(0, 1 << 20))
         topic_id = TopicId(self._random.randbytes(16))
-        await self._proposer.decide(CreateTopic(name, topic_id, replicas, tuple(sorted(configs.items()))))
+        settings = tuple(sorted(configs.items()))
+        command = (
+            CreateTopic(name, topic_id, replicas, settings)
+            if producer_ids_below is None
+            else RestoreTopic(name, topic_id, replicas, settings, producer_ids_below)
+        )
+        await self._proposer.decide(command)
         await self._wait_for_leaders(topic_id)
 
     async def delete(self, name: str, meant: TopicId | None = None) -> None:

@@ -19,7 +19,7 @@ from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicId
 from raftlog.ports import Part
 from raftlog.records.batch import parse_header
-from raftlog.security.acls import Operation
+from raftlog.security.acls import CLUSTER, Operation
 from raftlog.security.principals import Caller
 from raftlog.transactions import TransactionKey
 from raftlog.wire import (
@@ -76,11 +76,20 @@ class GuardedRequests:
         self, request: ProduceRequest, batches: Sequence[memoryview], done: Callable[[ProduceResponse], None]
     ) -> None:
         refusals = self._refusals(Operation.WRITE, request.partitions, "produce")
-        foreign = {
-            at: error
-            for at, batch in enumerate(batches)
-            if at not in refusals and (error := self._refused_producer(batch)) is not None
-        }
+        if request.restored:
+            refused = self._access.refusal(self._caller, Operation.ALTER, CLUSTER, "produce")
+            if refused is not None:
+                refusals.add(dict.fromkeys(range(len(batches)), refused))
+        # The producers of a backup are those of another cluster.
+        foreign = (
+            {}
+            if request.restored
+            else {
+                at: error
+                for at, batch in enumerate(batches)
+                if at not in refusals and (error := self._refused_producer(batch)) is not None
+            }
+        )
         refusals.add(foreign)
         if not refusals:
             self._local.produce(request, batches, done)

@@ -99,7 +99,15 @@ class LocalRequests:
             tp = TopicPartition(TopicId(target.topic_id), target.partition)
             acks, timeout_ms = Acks(request.acks), request.timeout_ms
             try:
-                self._manager.produce(tp, batch, acks, done_with_it, timeout_ms=timeout_ms, resent=target.resent)
+                self._manager.produce(
+                    tp,
+                    batch,
+                    acks,
+                    done_with_it,
+                    timeout_ms=timeout_ms,
+                    resent=target.resent,
+                    restored=request.restored,
+                )
             except Exception as error:
                 # It is unknown whether the batch was appended. Without this answer its whole request would get none.
                 done_with_it(RetriableError("outcome_unknown", f"an unexpected error: {error!r}"))

@@ -15,13 +15,16 @@ from raftlog.cli.terminal.connection import Connection
 from raftlog.cli.terminal.exit_codes import EXIT_FAILED
 from raftlog.cli.terminal.names import complete_topics
 from raftlog.cli.terminal.off_loop import off_loop
+from raftlog.cli.terminal.options import ReplicationFactor
 from raftlog.cli.terminal.output import Output, counted, fields, listing, show
 from raftlog.cli.terminal.progress import ProgressLine
 from raftlog.cli.terminal.units import Size
 
 if TYPE_CHECKING:
+    from raftlog.backup.create import CreateOptions
     from raftlog.backup.format import Manifest
     from raftlog.backup.repository import Repository
+    from raftlog.backup.restore import Restored, RestoreOptions
     from raftlog.backup.verify import Verification
 
 MIB = 1024 * 1024
@@ -102,11 +105,10 @@ def create(
     show(output, result, lambda wide: f"Backup {result.backup} is complete: {_contents(manifest)}.")
 
 
-async def _create(connection: Connection, repository: Repository, options: object, line: Line) -> Manifest:
-    from raftlog.backup.create import BackupCreation, CreateOptions
+async def _create(connection: Connection, repository: Repository, options: CreateOptions, line: Line) -> Manifest:
+    from raftlog.backup.create import BackupCreation
     from raftlog.client import Admin
 
-    assert isinstance(options, CreateOptions)
     await connection.reach()
     async with Admin(connection.bootstrap, **connection.keywords) as admin, connection.api() as api:
         return await BackupCreation(admin, api, repository, options, line, off_loop).run()
@@ -171,6 +173,62 @@ def verify(uri: Uri, chosen: BackupChoice = None, output: Output = "table") -> i
         found = verify_backup(_repository(uri), chosen, line)
     show(output, found, lambda wide: _verification_text(found))
     return EXIT_FAILED if found.problems else 0
+
+
+@command(backup)
+def restore(
+    connection: Connection,
+    uri: Uri,
+    chosen: BackupChoice = None,
+    topic: ChosenTopics = (),
+    replication_factor: ReplicationFactor = None,
+    no_groups: Annotated[bool, "Restore neither groups nor named positions."] = False,
+    security: Annotated[bool, "Also restore access rules and quotas, if the backup has them."] = False,
+    parallel: Annotated[int, click.IntRange(1, 64), "Partitions that are restored at the same time."] = 4,
+    output: Output = "table",
+) -> None:
+    """Restore a backup: the same records at the same offsets, the same producers, groups and positions.
+
+    The topics must not exist. A restore that was stopped goes on when it is started again: batches that are there
+    already are compared with the backup.
+
+    Examples:
+        raftlog backup restore s3://backups/orders
+        raftlog backup restore /var/backups/raftlog --topic orders --replication-factor 3
+    """
+    from raftlog.backup.restore import RestoreOptions
+
+    options = RestoreOptions(
+        backup=chosen,
+        topics=topic,
+        replication_factor=replication_factor,
+        groups=not no_groups,
+        security=security,
+        parallel=parallel,
+    )
+    with Line("Restoring", None) as line:
+        found = asyncio.run(_restore(connection, _repository(uri), options, line))
+    for name in found.users_without_credentials:
+        line.warn(f"user {name} is not restored: create it, with a password or tokens (raftlog user create)")
+    show(output, found, lambda wide: _restored_text(found))
+
+
+async def _restore(connection: Connection, repository: Repository, options: RestoreOptions, line: Line) -> Restored:
+    from raftlog.backup.restore import Restoration
+    from raftlog.client import Admin
+
+    await connection.reach()
+    async with Admin(connection.bootstrap, **connection.keywords) as admin, connection.api() as api:
+        return await Restoration(admin, api, repository, options, line, off_loop).run()
+
+
+def _restored_text(found: Restored) -> str:
+    return (
+        f"Backup {found.backup} is restored: {counted(found.topics, 'topic')} with "
+        f"{counted(found.partitions, 'partition')}, {found.appended_bytes} bytes of batches appended and "
+        f"{found.compared_bytes} compared, {counted(found.groups, 'group')} with "
+        f"{counted(found.offsets, 'committed offset')}, {counted(found.positions, 'named position')}."
+    )
 
 
 def _verification_text(found: Verification) -> str:

@@ -35,7 +35,7 @@ TOPIC_HEAD = """## Settings of a topic
 
 They are given when the topic is created (`raftlog topic create --config NAME=VALUE`), and can be changed later
 (`raftlog topic alter --set NAME=VALUE`), in the whole cluster. Names, units and defaults are
-Kafka's, except for `flush` and for the default of `min.insync.replicas`.
+Kafka's, except for `flush`, `restoring` and the default of `min.insync.replicas`.
 """
 COLUMNS = ("setting", "type", "default", "unit", "range", "takes effect", "meaning")
 

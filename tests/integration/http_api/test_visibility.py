@@ -12,7 +12,7 @@ from http_api.service.transactions import OpenTransaction
 from http_api.web import listing
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition, TopicRecord
 from raftlog.records.batch import encode
-from raftlog.security.acls import Operation, ResourceType
+from raftlog.security.acls import CLUSTER_NAME, Operation, ResourceType
 from raftlog.transactions import TransactionKey
 from raftlog.wire import (
     CONTENT_TYPE,
@@ -293,3 +293,16 @@ async def test_refusals_are_recorded_with_route_and_request(api: Api, broker: Se
     assert (event.action, event.allowed, event.principal) == ("GET /v1/topics/{topic}", False, "User:alice")
     await names(api, "/v1/topics", "topics", alice)
     assert broker.audit.events[-1] is event, "entries of lists are not recorded"
+
+
+async def test_a_topic_is_restored_by_those_who_may_alter_the_cluster_s12(
+    broker: SecuredBroker, api: Api, alice: Headers
+) -> None:
+    """It reserves producer ids, which are the whole cluster's."""
+    await broker.allow(allow(Operation.CREATE, TOPIC, "new"))
+    body = {"name": "new", "restored_producer_ids_below": 100}
+    (await api.post("/v1/topics", body, headers=alice)).problem("authorization_failed")
+    assert broker.view.topic("new") is None
+    await broker.allow(allow(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME))
+    answer = await api.post("/v1/topics", body, headers=alice)
+    assert (answer.status, answer.document["configs"]["restoring"]) == (201, "100")

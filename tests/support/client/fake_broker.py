@@ -143,6 +143,16 @@ class FakeTopics:
             raise InvalidRequest("invalid_request", "there is one broker")
         self._broker.add_topic(name, partition_count, configs)
 
+    async def restore(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int | None,
+        configs: Mapping[str, str],
+        producer_ids_below: int,
+    ) -> None:
+        await self.create(name, partition_count, replication_factor, {**configs, "restoring": str(producer_ids_below)})
+
     async def delete(self, name: str, meant: TopicId | None = None) -> None:
         self._broker._raise_if_asked("delete_topic")
         topic = self._broker._topic(name)

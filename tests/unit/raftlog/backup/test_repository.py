@@ -215,3 +215,9 @@ def test_a_store_reports_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="longer"):
         store.read("file", 0)
     assert store.read("file", 1) == b"x" and not store.exists("nothing")
+
+
+def test_an_error_shows_neither_credentials_nor_options() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        FileStore("nothing://key:secret@bucket/path?token=secret")
+    assert "nothing://bucket/path is neither" in caught.value.detail and "secret" not in caught.value.detail

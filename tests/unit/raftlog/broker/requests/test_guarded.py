@@ -16,7 +16,7 @@ from raftlog.broker.security.access.access import Access
 from raftlog.model import BrokerId, TopicId
 from raftlog.ports import Part
 from raftlog.records.batch import encode
-from raftlog.security.acls import AclRule, Operation, ResourceType
+from raftlog.security.acls import CLUSTER_NAME, AclRule, Operation, ResourceType
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.principals import Caller
 from raftlog.version import FEATURE_LEVEL
@@ -168,6 +168,21 @@ def test_a_request_of_refused_partitions_only_is_answered() -> None:
     answered: list[ProduceResponse] = []
     guarded.requests.produce(request, batches, answered.append)
     assert errors(answered[0].partitions) == [REFUSED]
+
+
+def test_batches_of_a_backup_need_the_right_to_alter_the_cluster_s12() -> None:
+    guarded = Guarded(on(Operation.WRITE))
+    written = memoryview(encode([b"x"], base_timestamp_ms=0, producer_id=1, producer_epoch=0, base_sequence=0))
+    targets = [ProducePartition(topic, 0, written.nbytes) for topic in (OPEN, UNKNOWN)]
+    request = ProduceRequest(5, -1, 1000, targets, restored=True)
+    answered: list[ProduceResponse] = []
+    guarded.requests.produce(request, [written] * 2, answered.append)
+    assert errors(answered[0].partitions) == [REFUSED, REFUSED]
+    assert guarded.local.asked == [] or guarded.local.asked[0].partitions == []
+    guarded.authorizer.add(allow(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME))
+    guarded.requests.produce(request, [written] * 2, answered.append)
+    assert errors(answered[1].partitions) == ["", ""], "its producers are another cluster's"
+    assert guarded.local.asked[-1] == request
 
 
 def test_the_name_of_another_producer_is_refused_s12() -> None:
