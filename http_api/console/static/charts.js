@@ -1,10 +1,12 @@
 // Plots by uPlot, in the colours of the page, with the newest values as text for those who do not see them.
 
 import uPlot from "./uPlot.esm.js";
-import { h } from "./dom.js";
+import { h, when } from "./dom.js";
 
 /** The shortest span that a plot shows, in seconds. */
 const LEAST_SPAN_S = 120;
+/** Up to this many values are shown as points, too: a line needs two neighbours. */
+const FEW = 20;
 const SERIES = ["--s0", "--s1", "--s2", "--s3", "--s4", "--s5"];
 
 /** Return the times that a plot shows. Of a single point uPlot makes years. */
@@ -66,15 +68,19 @@ export class Plot {
     this.drawn?.destroy();
     const soft = colour("--soft"), line = colour("--line");
     const axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 4 }, font: "12px system-ui, sans-serif" };
+    const clock = (plot, ticks) => ticks.map((tick, at) => {
+      const text = when(tick * 1000);
+      return at && when(ticks[at - 1] * 1000).slice(0, 10) === text.slice(0, 10) ? text.slice(11, 16) : `${text.slice(11, 16)}\n${text.slice(5, 10)}`;
+    });
     this.drawn = new uPlot({
       width, height: 170,
       cursor: { points: { size: 6 }, y: false },
       legend: { live: true },
       scales: { x: { range }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-      axes: [axis, { ...axis, size: 68, values: (plot, ticks) => ticks.map((tick) => this.format(tick)) }],
-      series: [{ label: "Time", value: (plot, at) => (at === null ? "–" : new Date(at * 1000).toLocaleTimeString()) }, ...this.labels.map((label, number) => {
+      axes: [{ ...axis, values: clock }, { ...axis, size: 68, values: (plot, ticks) => ticks.map((tick) => this.format(tick)) }],
+      series: [{ label: "Time", value: (plot, at) => (at === null ? "–" : when(at * 1000).slice(0, 19)) }, ...this.labels.map((label, number) => {
         const stroke = colour(SERIES[number % SERIES.length]);
-        return { label, stroke, width: 1.75, points: { show: false }, fill: this.labels.length === 1 ? stroke.replace("rgb(", "rgba(").replace(")", ", 0.12)") : undefined, value: (plot, value) => this.format(value) };
+        return { label, stroke, width: 1.75, points: { show: (plot, number) => plot.data[number].reduce((sum, value) => sum + (value !== null), 0) <= FEW, size: 5 }, fill: this.labels.length === 1 ? stroke.replace("rgb(", "rgba(").replace(")", ", 0.12)") : undefined, value: (plot, value) => this.format(value) };
       })],
     }, this.data, this.element);
   }

@@ -65,14 +65,14 @@ function draw(place, found) {
       { head: "Fsynced up to", number: true, cell: (one) => count(one.stable_end_offset) },
       { head: "Log", number: true, cell: (one) => `${count(one.log_start_offset)} – ${count(one.log_end_offset)}` },
       { head: "Lag", number: true, cell: (one) => count(one.lag_records) },
-      { head: "", cell: (one) => h("span.quiet", {}, one.detail) },
+      { head: "", cell: (one) => h("span.quiet.detail", {}, one.detail) },
     ], found.replicas)) : null,
     found.consequences.length ? card("If a node stopped now", table("Consequences", [
       { head: "Node", cell: (one) => h("span", {}, `node ${one.node} `, badge(KIND_OF[one.severity], one.severity === "info" ? "no harm" : one.severity)) },
-      { head: "Writes", cell: (one) => one.writes },
-      { head: "Reads", cell: (one) => one.reads },
-      { head: "Records", cell: (one) => one.records },
-      { head: "Metadata", cell: (one) => one.metadata || h("span.quiet", {}, "no voter") },
+      { head: "Writes", cell: (one) => h("span.detail", {}, one.writes) },
+      { head: "Reads", cell: (one) => h("span.detail", {}, one.reads) },
+      { head: "Records", cell: (one) => h("span.detail", {}, one.records) },
+      { head: "Metadata", cell: (one) => h("span.detail", {}, one.metadata || h("span.quiet", {}, "no voter")) },
     ], found.consequences)) : null,
     Object.keys(found.unanswered).length ? card("No answer from", h("ul.problems", {}, Object.entries(found.unanswered).map(([node, why]) => h("li", {}, h("span", {}, `node ${node}`, h("span.remedy", {}, why)))))) : null,
     found.timeline.length ? card("Timeline", changes(found.timeline.slice().reverse().map((one) => ({ ...one, severity: one.severity ?? "info" })))) : null,
@@ -96,7 +96,7 @@ function record(one) {
       { head: "Node", cell: (place) => `node ${place.node}` },
       { head: "State", cell: (place) => badge(PLACES[place.state], place.state) },
       { head: "Leader epoch", number: true, cell: (place) => count(place.leader_epoch) },
-      { head: "", cell: (place) => h("span.quiet", {}, place.detail) },
+      { head: "", cell: (place) => h("span.quiet.detail", {}, place.detail) },
     ], one.places));
   const times = [one.not_before_ms === null ? null : `appended after ${when(one.not_before_ms).slice(0, 19)}`, one.not_after_ms === null ? null : `fsynced by ${when(one.not_after_ms).slice(0, 19)} where it is fsynced now`].filter(Boolean);
   if (times.length) add(shown, [h("p.quiet", {}, times.join(", "))]);

@@ -63,7 +63,9 @@ def explain_group(case: GroupCase) -> Explanation:
     """Return why the members of a group do or do not get records."""
     group = case.group
     found = sorted(_findings(case), key=lambda one: RANK.index(one.code))
-    state = f"{group.state.value}, {len(group.members)} members, assignor {group.assignor}"
+    state = f"{group.state.value}, {len(group.members)} members"
+    if group.assignor:
+        state += f", assignor {group.assignor}"
     return Explanation(
         "group",
         f"group {group.group_id}",

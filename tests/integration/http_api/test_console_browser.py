@@ -6,10 +6,12 @@ Skipped without Chromium or Playwright. `RAFTLOG_SCREENSHOTS` names a folder for
 from __future__ import annotations
 
 import base64
+import math
 import os
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +20,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from raftlog.broker.plots.columns import NODE_SERIES, Columns
+from raftlog.broker.plots.ring import Ring
+from raftlog.broker.plots.rows import SLOT_MS, encode_row
 from raftlog.cli.nodes.local_cluster import LocalCluster
-from tests.support.clusters.cluster import running_cluster
+from raftlog.system.disk import LocalDisk
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -84,7 +90,33 @@ def cluster() -> Iterator[LocalCluster]:
             call(api, "POST", "/v1/topics/hostile/records", {"records": [record]})
         offsets = [{"topic": "orders", "partition": n, "offset": 1} for n in range(3)]
         call(api, "POST", "/v1/groups/billing/offsets", {"offsets": offsets})
+        remember_a_past(running)
         yield running
+
+
+def remember_a_past(cluster: LocalCluster) -> None:
+    """Give the rings of all nodes an hour's samples, as if the cluster had run that long, and start the nodes again."""
+    api = cluster.nodes[0].api
+    topics = [call(api, "GET", f"/v1/topics/{name}")["id"] for name in ("orders", "hostile")]
+    now = time.time_ns() // 1_000_000 // SLOT_MS
+    for number, node in enumerate(cluster.nodes):
+        cluster.kill_node(node.node_id)
+        columns = Columns()
+        for key in topics:
+            columns.topics.take(key, now - 360, busy=True)
+        columns.groups.take("billing", now - 360, busy=True)
+        orders, billing = columns.of_topic(topics[0]), columns.of_group("billing")
+        assert orders is not None and billing is not None
+        ring = Ring(LocalDisk(os.path.join(node.folder, "data")))
+        for slot in range(now - 360, now):
+            at = slot - now + 360
+            rate = 420 + 260 * math.sin(at / 41 + number) + 90 * math.sin(at / 7)
+            values = dict(zip(NODE_SERIES, (rate, 4e9 + at * 8e6, 9e10 - at * 8e6, 2, 0, 0, 2.1, 9.0), strict=True))
+            row = {column: values[name] for column, name in enumerate(NODE_SERIES)}
+            row |= {orders[0][0]: rate, orders[0][1]: 1.2e9 + at * 2.4e6, billing[0][0]: (at % 90) * 60.0}
+            ring.write(slot, encode_row(slot, row), columns.encode() if slot == now - 360 else None)
+        cluster.start_node(node.node_id)
+    cluster.wait_ready(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +249,7 @@ def test_a_record_is_produced_found_and_followed_live(browser: Any, base: str, c
         page.locator("td", has_text="k-1").first.wait_for()
         page.get_by_role("button", name="Record 0 of partition 0").click()
         assert "12345678901234567890" in (page.get_by_label("Value", exact=True).first.text_content() or "")
+        shoot(page, "record-desktop-light")
         page.get_by_label("Filter").fill("no such text")
         page.get_by_text("No record holds this text.").wait_for()
         page.get_by_label("Filter").fill("console")
@@ -317,3 +350,38 @@ def test_a_page_that_does_not_exist_says_so(browser: Any, base: str) -> None:
     with Watched(browser, base) as watched:
         watched.open("nothing/here", "No such page")
         watched.open("topics/%E0%A4%A", "No such page")
+
+
+def test_plots_show_the_time_before_the_nodes_were_started_again(browser: Any, base: str) -> None:
+    with Watched(browser, base) as watched:
+        page = watched.page
+        for path, title in (("topics/orders", "Records per second"), ("groups/billing", "Lag in records")):
+            watched.open(path, title)
+            plot = page.locator(f".chart[aria-label^='{title}']").first
+            plot.locator("canvas").wait_for()
+            told = plot.get_attribute("aria-label") or ""
+            assert "newest values" in told and not told.endswith("–"), told
+        page.get_by_label("Time shown").select_option("1440")
+        page.locator("canvas").first.wait_for()
+        assert page.get_by_text("The first sample comes").count() == 0
+
+
+def test_a_dead_node_is_explained_and_in_the_timeline(browser: Any, base: str, cluster: LocalCluster) -> None:
+    """The last test of this cluster: it kills a node."""
+    dead = cluster.nodes[2].node_id
+    cluster.kill_node(dead)
+    with Watched(browser, base) as watched:
+        page = watched.page
+        watched.open("", "Partitions that lack replicas")
+        page.get_by_text("a node is missing").wait_for()
+        shoot(page, "dead-node-overview-desktop-light")
+        page.locator("a[href^='#/explain/topics/orders/']").first.click()
+        page.get_by_role("heading", name="If a node stopped now").wait_for()
+        shown = page.locator(".finding").first.text_content() or ""
+        assert f"node {dead}" in shown and f"start node {dead}" in shown and "node_dead" in shown
+        shoot(page, "dead-node-explain-desktop-light")
+        watched.open("timeline", f"node {dead} was fenced")
+        page.get_by_label("Severity").select_option("critical")
+        page.get_by_label("Severity").select_option("warning")
+        page.get_by_text(f"node {dead} was fenced").first.wait_for()
+        shoot(page, "dead-node-timeline-desktop-dark")
