@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from http_api.service.access import Usage
 from http_api.web.authentication import caller_of
 from http_api.web.context import CONTEXT, ApiContext, context_of
 from http_api.web.middleware import request_id_of
@@ -30,6 +31,8 @@ MAX_WATCHED = 16
 """The most paths of one stream."""
 MAX_DOCUMENTS = 512
 """The most different documents that are watched at once."""
+MAX_DOCUMENTS_OF_CALLER = 64
+"""The most of one user, or of one address of clients without a name."""
 MAX_LOOKING = 8
 """The most looks at once."""
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
@@ -118,7 +121,12 @@ class Feed:
             raise RetriableError("overloaded", f"{MAX_STREAMS} streams of events are open, the maximum")
         if sum(one.holder == holder for one in self._streams) >= MAX_STREAMS_OF_CALLER:
             raise RetriableError("overloaded", f"{MAX_STREAMS_OF_CALLER} streams of {caller} are open, the maximum")
+        own = {document for one in self._streams if one.holder == holder for document in one.documents}
         rights = _rights(request, context)
+        more = wanted.keys() - {document.path for document in own}
+        if len(own) + len(more) > MAX_DOCUMENTS_OF_CALLER:
+            most = MAX_DOCUMENTS_OF_CALLER
+            raise RetriableError("overloaded", f"{caller} watches {len(own)} different documents; {most} are the most")
         new = sum((rights, path) not in self._documents for path in wanted)
         if len(self._documents) + new > MAX_DOCUMENTS:
             raise RetriableError("overloaded", f"{MAX_DOCUMENTS} different documents are watched, the maximum")
@@ -179,9 +187,11 @@ class Feed:
 
     async def _look(self, document: Document) -> None:
         """Compute a document in the name of one of its watchers, and wake all of them if it has changed."""
-        self.looks += 1
         try:
-            request = next(iter(document.streams)).request
+            request = self._spend(document)
+            if request is None:
+                return
+            self.looks += 1
             version = context_of(request).service.access.rules_version
             status, body = await self._answer(request, document.path)
             event = b'event: document\ndata: {"watch":%b,"status":%d,"document":%b}\n\n' % (
@@ -196,6 +206,20 @@ class Feed:
                     stream.notify(document)
         finally:
             document.task = None
+
+    def _spend(self, document: Document) -> web.Request | None:
+        """Count a look as a request of a watcher that has no debt of a quota, and return the watcher's request. If all
+        are in debt, put the look off and return None."""
+        access = self._app[CONTEXT].service.access
+        delays = []
+        for stream in document.streams:
+            caller = caller_of(stream.request)
+            delays.append(access.delay_s(caller, Usage.REQUESTS, Usage.BYTES_OUT))
+            if delays[-1] <= 0:
+                access.charge(caller, Usage.REQUESTS, 1)
+                return stream.request
+        document.due = asyncio.get_running_loop().time() + min(delays, default=0.0)
+        return None
 
     async def _answer(self, request: web.Request, path: str) -> tuple[int, bytes]:
         """Return status and body of the route's answer to a request for the path by the same caller."""

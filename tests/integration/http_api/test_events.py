@@ -17,14 +17,17 @@ from http_api.live import feed as feeds
 from http_api.live import stream as streams
 from http_api.live.feed import FEED, Feed
 from http_api.live.watched import seconds_of
+from http_api.service.access import Usage
 from metadata.view import QuotaLimits
 from raftlog.security.acls import AclFilter, Operation, ResourceType
+from raftlog.security.principals import Caller, Principal
 from tests.support.client.secured_broker import Headers, SecuredBroker
 from tests.support.http.api_client import PATIENCE_S, Api, eventually, running_api
 from tests.support.security.rules import allow
 
 pytestmark = pytest.mark.integration
 
+ALICE = Caller(Principal("alice"), "127.0.0.1")
 DESCRIBE, TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 
 
@@ -195,6 +198,33 @@ async def test_streams_and_documents_are_bounded(
         async with watching(api, alice, "/v1/topics"):
             monkeypatch.setattr(feeds, "MAX_STREAMS", 2)
             (await api.get(url("/v1/topics"), headers=root)).problem("overloaded")
+
+
+async def test_a_caller_watches_a_bounded_number_of_documents(
+    api: Api, broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "MAX_DOCUMENTS_OF_CALLER", 2)
+    alice, root = await broker.user("alice"), await broker.user("root", superuser=True)
+    async with watching(api, alice, "/v1/topics", "/v1/cluster"):
+        (await api.get(url("/v1/quorum"), headers=alice)).problem("overloaded")
+        async with watching(api, alice, "/v1/topics"), watching(api, root, "/v1/quorum"):
+            assert feed_of(api).open_streams == 3
+
+
+async def test_looks_count_as_requests_and_wait_for_a_quota(api: Api, broker: SecuredBroker) -> None:
+    alice = await broker.user("alice")
+    async with watching(api, alice, "/v1/topics") as one:
+        await one.until("/v1/topics", 200)
+        await broker.security.put_quota("User:alice", QuotaLimits(requests_per_second=1))
+        await eventually(lambda: broker.access.delay_s(ALICE, Usage.REQUESTS) > 0)
+        (await api.get("/v1/topics", headers=alice)).problem("throttled")
+        looks = feed_of(api).looks
+        broker.add_topic("open-too")
+        await broker.allow(allow(DESCRIBE, TOPIC, "open-too"))
+        await asyncio.sleep(0.1)
+        assert feed_of(api).looks == looks, "the clock of quotas stands still"
+        broker.clock.advance(60.0)
+        assert "open-too" in names(await one.until("/v1/topics", 200, lambda found: len(found["topics"]) == 2))
 
 
 async def test_a_quiet_stream_has_heartbeats(api: Api, broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
