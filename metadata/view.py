@@ -41,6 +41,7 @@ from metadata.records.events import (
 )
 from metadata.records.group_table import GroupsView
 from metadata.records.groups import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
+from metadata.records.instances import InstanceChanged, InstanceRecord, InstanceRemoved, Instances, InstanceSettings
 from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.owners import NO_OWNER, Owned
 from metadata.records.security import QuotaLimits, QuotaRecord, TokenRecord, UserRecord
@@ -74,6 +75,10 @@ __all__ = [
     "GroupRemoved",
     "GroupState",
     "GroupsView",
+    "InstanceChanged",
+    "InstanceRecord",
+    "InstanceRemoved",
+    "InstanceSettings",
     "MemberRecord",
     "MetadataEvent",
     "OffsetsCommitted",
@@ -175,6 +180,8 @@ class ClusterView:
         """The presumed leader of the quorum: a hint from the feeder, not a part of the agreed state."""
         self.groups = GroupsView()
         """Consumer groups and their offsets."""
+        self.instances = Instances()
+        """HTTP consumer instances."""
         self.transactions = Transactions()
         """Transactions; leaders consult it about their records (`raftlog.transactions.TransactionVerdicts`)."""
         self.owners = Owners()
@@ -318,6 +325,8 @@ class ClusterView:
                 self._remove_topic(topic_id, name)
             case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
                 self.groups.on_event(event)
+            case InstanceChanged() | InstanceRemoved():
+                self.instances.on_event(event)
             case FeatureLevelChanged(level):
                 self.feature_level = level
             case TimeAdvanced(time):

@@ -64,6 +64,8 @@ CODES: dict[str, Code] = {
     "unknown_group": Code(404, False, "There is no such consumer group"),
     "unknown_user": Code(404, False, "There is no such user"),
     "unknown_token": Code(404, False, "There is no such token"),
+    "unknown_instance": Code(404, False, "The group has no such HTTP consumer"),
+    "instance_moved": Code(409, True, "The HTTP consumer has changed meanwhile"),
     "unknown_member": Code(409, False, "The group has no such member"),
     "member_fenced": Code(409, False, "A newer incarnation of the member has joined the group"),
     "stale_generation": Code(409, False, "The member does not own a partition, or no longer owns it"),

@@ -40,6 +40,7 @@ from .cluster import (
 )
 from .fields import NaturalField, SessionIdField, WireStruct
 from .groups import ChangeGroups, ChangeGroupsAs
+from .instances import ChangeGroupsAndInstances
 from .replicas import (
     AlterReassignments,
     BeginMoves,
@@ -89,6 +90,7 @@ Command: TypeAlias = (
     | ChangeTransactionsAs
     | GrantProducerIdsTo
     | RestoreTopic
+    | ChangeGroupsAndInstances
 )
 
 COMMAND_TYPES: tuple[type[msgspec.Struct], ...] = Command.__args__

@@ -38,6 +38,15 @@ from metadata.commands.cluster import (
 )
 from metadata.commands.envelope import Command, Envelope
 from metadata.commands.groups import ChangeGroups, ChangeGroupsAs
+from metadata.commands.instances import (
+    INSTANCES_FEATURE_LEVEL,
+    AnyGroupChange,
+    ChangeGroupsAndInstances,
+    ClaimInstance,
+    PutInstance,
+    RemoveInstance,
+    SubscribeInstance,
+)
 from metadata.commands.replicas import (
     AlterReassignments,
     BeginMoves,
@@ -57,8 +66,9 @@ from . import brokers as image_brokers
 from . import partitions as image_partitions
 from . import reassignments as image_reassignments
 from . import topics as image_topics
-from .groups import change_groups, topic_removed
+from .groups import change_group, change_groups, in_order_of, topic_removed
 from .image import ClusterImage, Steps
+from .instances import change_instance, forget_topic
 from .security import bootstrap_security, change_security
 from .shares import own_ids
 from .transactions import change_transactions, strike_topic
@@ -93,7 +103,10 @@ def apply_in_steps(image: ClusterImage, index: int, term: int, envelope: Envelop
 
 
 def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> CommandResult | Steps:
-    if isinstance(command, ChangeGroupsAs | ChangeTransactionsAs | GrantProducerIdsTo):
+    if isinstance(command, ChangeGroupsAndInstances) and image.feature_level < INSTANCES_FEATURE_LEVEL:
+        level = image.feature_level
+        return Refused("unsupported_version", f"the feature level is {level}, not {INSTANCES_FEATURE_LEVEL}")
+    if isinstance(command, ChangeGroupsAs | ChangeGroupsAndInstances | ChangeTransactionsAs | GrantProducerIdsTo):
         if image.feature_level < SECURITY_FEATURE_LEVEL:
             level = image.feature_level
             return Refused("unsupported_version", f"the feature level is {level}, not {SECURITY_FEATURE_LEVEL}")
@@ -116,6 +129,8 @@ def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> 
             return _delete_topic(image, command, index)
         case ChangeGroups():
             return change_groups(image, command, index, term)
+        case ChangeGroupsAndInstances():
+            return _change_groups_and_instances(image, command, index, term)
         case ChangeTransactions():
             return change_transactions(image, command, index, term)
         case AlterTopic():
@@ -154,8 +169,20 @@ def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> 
 
 def _delete_topic(image: ClusterImage, command: DeleteTopic, index: int) -> Steps:
     topic_removed(image, command.topic_id, index)
+    forget_topic(image, command.topic_id)
     yield from strike_topic(image, command.topic_id)
     return (yield from image_topics.delete_topic(image, command))
+
+
+def _change_groups_and_instances(
+    image: ClusterImage, command: ChangeGroupsAndInstances, index: int, term: int
+) -> CommandResult:
+    def change_one(change: AnyGroupChange, principal: str) -> Refused | None:
+        if isinstance(change, PutInstance | ClaimInstance | SubscribeInstance | RemoveInstance):
+            return change_instance(image, change, index, principal)
+        return change_group(image, change, principal, index=index, term=term)
+
+    return in_order_of(command.changes, command.principals, change_one)
 
 
 def _grant_producer_ids(image: ClusterImage, command: GrantProducerIds) -> CommandResult:

@@ -45,6 +45,7 @@ from metadata.records.events import (
     UserRemoved,
 )
 from metadata.records.groups import CommittedOffset, in_order
+from metadata.records.instances import InstanceChanged, InstanceEvent, InstanceRemoved
 from metadata.records.owner_table import Owners
 from metadata.records.owners import NO_OWNER, OwnedIds
 from metadata.records.security import QuotaRecord
@@ -52,6 +53,7 @@ from raftlog.model import PartitionRecord, TopicPartition
 
 from .group_state import GroupsState
 from .image import ClusterImage
+from .instance_state import InstancesState
 from .security_state import SecurityState
 from .transaction_commit import ENDS_PER_EVENT, slices_of_ends
 from .transaction_state import TransactionsState
@@ -90,6 +92,7 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
     # First: an id that is known to be granted must not seem to belong to no principal (S12).
     events += yield from owners_diff(old.owners, new.owners)
     events += yield from groups_diff(old.groups, new.groups)
+    events += yield from instances_diff(old.instances, new.instances)
     events += yield from transactions_diff(old.transactions, new.transactions)
     events += yield from security_diff(old.security, new.security)
     return events
@@ -121,6 +124,21 @@ def groups_diff(old: GroupsState, new: GroupsState) -> Generator[None, None, lis
         work += 1 + len(offsets)
         if work >= OFFSETS_PER_STEP:
             work = 0
+            yield
+    return events
+
+
+def instances_diff(old: InstancesState, new: InstancesState) -> Generator[None, None, list[InstanceEvent]]:
+    """The events that lead a follower of `old` to `new`, in steps."""
+    events: list[InstanceEvent] = [
+        InstanceRemoved(record.group_id, record.name)
+        for record in old.records()
+        if new.instance(record.group_id, record.name) is None
+    ]
+    for number, record in enumerate(new.records(), 1):
+        if record != old.instance(record.group_id, record.name):
+            events.append(InstanceChanged(record))
+        if number % COMPARED_PER_STEP == 0:
             yield
     return events
 

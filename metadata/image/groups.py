@@ -12,8 +12,10 @@ that the offset from which it started is still the current one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -47,6 +49,8 @@ from raftlog.wire import GroupMoves
 from .image import ClusterImage
 from .shares import own, refuse_offsets, refuse_records
 
+C = TypeVar("C")
+
 MAX_GROUPS = 10_000
 MAX_COMMITTED_OFFSETS = 1_000_000
 """The most committed offsets of all groups: every node keeps them in memory and in every snapshot."""
@@ -54,29 +58,37 @@ MAX_COMMITTED_OFFSETS = 1_000_000
 
 def change_groups(state: ClusterImage, command: ChangeGroups, index: int, term: int) -> GroupsChanged:
     """Apply each change on its own, in order."""
-    refusals = []
     principals = command.principals if isinstance(command, ChangeGroupsAs) else (NO_OWNER,) * len(command.changes)
-    for position, (change, principal) in enumerate(zip(command.changes, principals, strict=True)):
-        refused = _change(state, change, index, term, principal)
+    return in_order_of(command.changes, principals, partial(change_group, state, index=index, term=term))
+
+
+def in_order_of(
+    changes: Sequence[C], principals: Sequence[str], change_one: Callable[[C, str], Refused | None]
+) -> GroupsChanged:
+    """Apply changes on their own, each for its principal. Return the refusals."""
+    refusals = []
+    for position, (change, principal) in enumerate(zip(changes, principals, strict=True)):
+        refused = change_one(change, principal)
         if refused is not None:
             refusals.append(RefusedChange(position, refused.code, refused.detail))
     return GroupsChanged(tuple(refusals))
 
 
-def _change(state: ClusterImage, change: GroupChange, index: int, term: int, principal: str) -> Refused | None:
+def change_group(state: ClusterImage, change: GroupChange, principal: str, *, index: int, term: int) -> Refused | None:
+    """Apply one change."""
     match change:
         case Commit():
             return _commit(state, change, index, principal)
         case Join():
-            return _join(state, change, index, principal)
+            return _not_of_an_instance(state, change) or join_group(state, change, index, principal)
         case Release():
             return _release(state, change, index)
         case Assign():
             return _assign(state, change, index)
         case Leave():
-            return _remove_member(state, change, index)
+            return remove_member(state, change, index)
         case Fence():
-            return _other_term(change.term, term) or _remove_member(state, change, index)
+            return _other_term(change.term, term) or remove_member(state, change, index)
         case Reset():
             return _reset(state, change, index, principal)
         case Expire():
@@ -110,7 +122,14 @@ def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
 # --- Members ---------------------------------------------------------------------------------------------------------
 
 
-def _join(state: ClusterImage, join: Join, index: int, principal: str) -> Refused | None:
+def _not_of_an_instance(state: ClusterImage, join: Join) -> Refused | None:
+    if state.instances.instance(join.group_id, join.member_id) is not None:
+        return Refused("invalid_request", f"member {join.member_id!r} is an HTTP consumer: choose another name")
+    return None
+
+
+def join_group(state: ClusterImage, join: Join, index: int, principal: str) -> Refused | None:
+    """Let a member join, again or for the first time; a group that does not exist is made for the principal."""
     if join.assignor not in ASSIGNORS:
         return Refused("invalid_request", f"assignor {join.assignor!r} is not one of {', '.join(sorted(ASSIGNORS))}")
     if not join.topics and not join.pattern:
@@ -162,7 +181,7 @@ def _join(state: ClusterImage, join: Join, index: int, principal: str) -> Refuse
     return None
 
 
-def _remove_member(state: ClusterImage, change: Leave | Fence, index: int) -> Refused | None:
+def remove_member(state: ClusterImage, change: Leave | Fence, index: int) -> Refused | None:
     """Remove a member; its partitions have no owner until the next assignment."""
     found = _member(state, change.group_id, change.member_id, change.incarnation)
     if isinstance(found, Refused):

@@ -32,6 +32,7 @@ from metadata.records.events import (
     TopicRemoved,
     TransactionEvent,
 )
+from metadata.records.instances import InstanceEvent
 from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.tickets import RecoveryTicket
 from raftlog.model import (
@@ -54,6 +55,7 @@ from raftlog.model import (
 
 from .client_sessions import ClientSessions
 from .group_state import GroupsState
+from .instance_state import InstancesState
 from .security_state import SecurityState
 from .transaction_state import TransactionsState
 
@@ -87,6 +89,8 @@ class ClusterImage:
         """The principals to which groups, transactional ids, blocks, positions and producer ids belong."""
         self.groups = GroupsState(self.note, self.owners)
         """Consumer groups and their offsets."""
+        self.instances = InstancesState(self.note)
+        """HTTP consumer instances."""
         self.transactions = TransactionsState(self.note)
         """The records of transactions."""
         self.security = SecurityState(self.note)
@@ -184,7 +188,7 @@ class ClusterImage:
         events, self._events = self._events, []
         return events
 
-    def note(self, event: GroupEvent | TransactionEvent | OwnerEvent | SecurityEvent) -> None:
+    def note(self, event: GroupEvent | InstanceEvent | TransactionEvent | OwnerEvent | SecurityEvent) -> None:
         if type(event) in EVENTS_OF_OWNERS:
             self.owners.on_event(event)
         self._events.append(event)

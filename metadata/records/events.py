@@ -31,6 +31,7 @@ from raftlog.security.acls import AclRule
 from raftlog.transactions import TransactionKey
 
 from .groups import CommittedOffset, GroupRecord
+from .instances import InstanceEvent
 from .owners import Owned, OwnedIds, OwnedName
 from .security import QuotaRecord, TokenRecord, UserRecord
 from .tickets import RecoveryTicket
@@ -285,6 +286,7 @@ MetadataEvent: TypeAlias = (
     | TopicRemoved
     | PartitionChanged
     | GroupEvent
+    | InstanceEvent
     | TransactionEvent
     | OwnerEvent
     | SecurityEvent

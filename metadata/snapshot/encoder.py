@@ -29,6 +29,7 @@ from raftlog.ports import Buffer
 
 from .format import (
     Body,
+    BodyWithInstances,
     BodyWithSecurity,
     BodyWithTime,
     BodyWithTransactions,
@@ -44,6 +45,7 @@ from .format import (
     unpack_session,
 )
 from .groups import PackedGroup, pack_group, unpack_group
+from .instances import pack_instances, unpack_instances
 from .owners import pack_owners, unpack_owners
 from .security import pack_security, unpack_security
 from .transactions import pack_transactions, unpack_transactions
@@ -51,17 +53,21 @@ from .transactions import pack_transactions, unpack_transactions
 T = TypeVar("T")
 
 MAGIC = b"RLMS"
-VERSION = 10
+VERSION = 11
 """The newest version.
 
 Version 1 has no reassignments and no unclean elections: its partitions end with their tickets. Version 2 has no groups,
 no throttle and no flag for a replica removed in a partition's leader epoch, and only the last answers of client
 sessions. Version 4 has no transactions; version 8 has no creation index of topics and no cluster time; version 9 has no
-users, tokens, rules and quotas. The numbers between 2 and 8 are unused: one flipped bit, which their CRC does not
-cover, would make one version of another. From 9 on the CRC covers the version, too.
+users, tokens, rules and quotas; version 10 has no HTTP consumer instances. The numbers between 2 and 8 are unused: one
+flipped bit, which their CRC does not cover, would make one version of another. From 9 on the CRC covers the version,
+too.
 """
-VERSION_FEATURE_LEVEL = 6
+VERSION_FEATURE_LEVEL = 7
 """The level from which the newest version is written, since every node can read it."""
+VERSION_WITH_SECURITY = 10
+SECURITY_VERSION_FEATURE_LEVEL = 6
+"""The level from which that version is written, up to the level of the newest."""
 VERSION_WITH_TIME = 9
 TIME_VERSION_FEATURE_LEVEL = 5
 """The level from which that version is written, up to the level of the newest."""
@@ -69,7 +75,15 @@ VERSION_WITH_TRANSACTIONS = 8
 """The version written below both levels if there are transactions."""
 VERSION_WITHOUT_TRANSACTIONS = 4
 """The version written below both levels if there are no transactions."""
-_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION_WITH_TRANSACTIONS, VERSION_WITH_TIME, VERSION)
+_KNOWN = (
+    1,
+    2,
+    VERSION_WITHOUT_TRANSACTIONS,
+    VERSION_WITH_TRANSACTIONS,
+    VERSION_WITH_TIME,
+    VERSION_WITH_SECURITY,
+    VERSION,
+)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 FIRST_WITH_CHECKED_VERSION = 9
 _HEADER = struct.Struct(">4sII")
@@ -96,6 +110,7 @@ _decoder = msgspec.msgpack.Decoder(Body)
 _decoder_with_transactions = msgspec.msgpack.Decoder(BodyWithTransactions)
 _decoder_with_time = msgspec.msgpack.Decoder(BodyWithTime)
 _decoder_with_security = msgspec.msgpack.Decoder(BodyWithSecurity)
+_decoder_with_instances = msgspec.msgpack.Decoder(BodyWithInstances)
 _topic_decoder = msgspec.msgpack.Decoder(PackedTopicWithCreation)
 _partition_decoder = msgspec.msgpack.Decoder(PackedPartition)
 _group_decoder = msgspec.msgpack.Decoder(PackedGroup)
@@ -129,6 +144,7 @@ class SnapshotEncoder:
         self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
         self._security = pack_security(state.security)
         self._owners = pack_owners(state.owners)
+        self._instances = pack_instances(state.instances)
         self._short_of_room = tuple(b for b in sorted(state.brokers) if state.brokers[b].short_of_room)
         self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
         self._body = Body(
@@ -170,9 +186,12 @@ class SnapshotEncoder:
             fields = {**msgspec.structs.asdict(whole), "transactions": transactions}
             if self._version >= VERSION_WITH_TIME:
                 fields |= {"time": self._time, "short_of_room": self._short_of_room}
+            if self._version >= VERSION_WITH_SECURITY:
+                fields |= {"security": (yield from self._security), "owners": (yield from self._owners)}
             if self._version == VERSION:
-                security = yield from self._security
-                whole = BodyWithSecurity(**fields, security=security, owners=(yield from self._owners))
+                whole = BodyWithInstances(**fields, instances=(yield from self._instances))
+            elif self._version == VERSION_WITH_SECURITY:
+                whole = BodyWithSecurity(**fields)
             elif self._version == VERSION_WITH_TIME:
                 whole = BodyWithTime(**fields)
             else:
@@ -280,6 +299,8 @@ def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterIma
         yield from _checked(state, unpack_transactions(state.transactions, body.transactions))
     if isinstance(body, BodyWithSecurity):
         yield from _checked(state, unpack_security(state.security, body.security))
+    if isinstance(body, BodyWithInstances):
+        yield from _checked(state, unpack_instances(state.instances, body.instances))
     for session in body.sessions:
         state.sessions.seen[session.session_id] = unpack_session(session)
     if not body.sessions:
@@ -301,6 +322,8 @@ def _open(packed: Buffer) -> Generator[None, None, Body]:
     if version not in _KNOWN or (yield from _crc(version, body)) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
     if version == VERSION:
+        return _decode(_decoder_with_instances, body)
+    if version == VERSION_WITH_SECURITY:
         return _decode(_decoder_with_security, body)
     if version == VERSION_WITH_TIME:
         return _decode(_decoder_with_time, body)
@@ -313,6 +336,8 @@ def _version_of(state: ClusterImage) -> int:
     """Return the oldest version that holds all of the state: nodes of the cluster's feature level can read it."""
     if state.feature_level >= VERSION_FEATURE_LEVEL:
         return VERSION
+    if state.feature_level >= SECURITY_VERSION_FEATURE_LEVEL:
+        return VERSION_WITH_SECURITY
     if state.feature_level >= TIME_VERSION_FEATURE_LEVEL:
         return VERSION_WITH_TIME
     return VERSION_WITHOUT_TRANSACTIONS if state.transactions.is_empty else VERSION_WITH_TRANSACTIONS

@@ -124,6 +124,13 @@ class BodyWithSecurity(BodyWithTime, frozen=True):
     """Owners as `owners.py` encodes them; empty if there are none."""
 
 
+class BodyWithInstances(BodyWithSecurity, frozen=True):
+    """The body from feature level 7 on."""
+
+    instances: msgspec.Raw = msgspec.Raw()
+    """HTTP consumer instances as `instances.py` encodes them."""
+
+
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:
     return PackedSession(session_id, seen.upto, tuple(sorted(seen.ahead)), seen.last_index, seen.floor_index)
 

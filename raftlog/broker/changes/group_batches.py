@@ -21,8 +21,17 @@ from metadata.commands.groups import (
     GroupChange,
     Reset,
 )
+from metadata.commands.instances import (
+    AnyGroupChange,
+    ChangeGroupsAndInstances,
+    ClaimInstance,
+    PutInstance,
+    RemoveInstance,
+    SubscribeInstance,
+)
 from metadata.commands.results import GroupsChanged
 from metadata.quorum.port import MetadataQuorum, Outcome
+from metadata.records.owners import NO_OWNER
 from raftlog.errors import RaftlogError, error_from_code
 from raftlog.ports import Clock, Scheduler
 
@@ -33,7 +42,7 @@ REBALANCE_WORK = 12
 LIMITS = Limits(MAX_CHANGES_BYTES, "invalid_request", MAX_CHANGES_BYTES, MAX_CHANGES, MAX_OFFSETS)
 
 
-class GroupBatches(ChangeBatches[GroupChange, int]):
+class GroupBatches(ChangeBatches[AnyGroupChange, int]):
     """Batches of group changes. The decision about a change is the index of its log entry."""
 
     def __init__(
@@ -53,14 +62,22 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
             what="groups",
             needs_level=GROUPS_FEATURE_LEVEL,
             limits=LIMITS,
-            decoder=msgspec.msgpack.Decoder(GroupChange),
+            decoder=msgspec.msgpack.Decoder(AnyGroupChange),
         )
 
-    def _command(self, changes: tuple[GroupChange, ...]) -> Command:
-        return ChangeGroups(changes)
+    def _command(self, changes: tuple[AnyGroupChange, ...]) -> Command:
+        of_groups = _of_groups(changes)
+        if of_groups is None:
+            return ChangeGroupsAndInstances(changes, (NO_OWNER,) * len(changes))
+        return ChangeGroups(of_groups)
 
-    def _command_as(self, changes: tuple[GroupChange, ...], principals: tuple[str, ...]) -> Command:
-        return ChangeGroupsAs(changes, principals)
+    def _command_as(self, changes: tuple[AnyGroupChange, ...], principals: tuple[str, ...]) -> Command:
+        of_groups = _of_groups(changes)
+        return (
+            ChangeGroupsAndInstances(changes, principals)
+            if of_groups is None
+            else ChangeGroupsAs(of_groups, principals)
+        )
 
     def _answers(self, outcome: Outcome, count: int) -> list[int | RaftlogError] | None:
         if not isinstance(outcome.result, GroupsChanged):
@@ -72,9 +89,17 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
             answers[refused.position] = error_from_code(refused.code, refused.detail)
         return answers
 
-    def _patient(self, change: GroupChange) -> Hashable | None:
+    def _patient(self, change: AnyGroupChange) -> Hashable | None:
         # A member that joins or releases partitions delays others, so only commits wait.
         return (change.group_id, change.member_id) if isinstance(change, Commit) else None
 
-    def _work_of(self, change: GroupChange) -> int:
+    def _work_of(self, change: AnyGroupChange) -> int:
         return len(change.offsets) if isinstance(change, Commit | Reset) else REBALANCE_WORK
+
+
+def _of_groups(changes: tuple[AnyGroupChange, ...]) -> tuple[GroupChange, ...] | None:
+    """Return the changes if none is about an instance, which nodes of older versions cannot decode."""
+    found = [
+        one for one in changes if not isinstance(one, PutInstance | ClaimInstance | SubscribeInstance | RemoveInstance)
+    ]
+    return tuple(found) if len(found) == len(changes) else None
