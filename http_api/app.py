@@ -15,6 +15,8 @@ from http_api.live import stream
 from http_api.live.feed import FEED, Feed
 from http_api.rest_proxy.document import rest_proxy_document
 from http_api.rest_proxy.surface import refuse_as_rest_proxy
+from http_api.rest_proxy.v2 import consumer_reads as v2_reads
+from http_api.rest_proxy.v2 import consumers as v2_consumers
 from http_api.rest_proxy.v2 import produce as v2_produce
 from http_api.rest_proxy.v2 import records as v2_records
 from http_api.rest_proxy.v2 import topics as v2_topics
@@ -280,6 +282,9 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/", cluster.first_page, for_every_caller),
 )
 
+_INSTANCE = "/consumers/{group}/instances/{instance}"
+_READ_GROUP = on_group(Operation.READ)
+
 V2_ROUTES: tuple[Route, ...] = (
     route("GET", "/openapi/rest-proxy.json", rest_proxy_document, for_every_caller),
     route("GET", "/brokers", v2_topics.list_brokers, for_every_caller),
@@ -298,6 +303,25 @@ V2_ROUTES: tuple[Route, ...] = (
         v2_records.read_records,
         on_topic(Operation.READ),
         v2_records.QUERY,
+    ),
+    route("POST", "/consumers/{group}", v2_consumers.create_consumer, _READ_GROUP),
+    route("DELETE", _INSTANCE, v2_consumers.delete_consumer, _READ_GROUP),
+    route("POST", f"{_INSTANCE}/subscription", v2_consumers.subscribe, _READ_GROUP),
+    route("GET", f"{_INSTANCE}/subscription", v2_consumers.describe_subscription, _READ_GROUP),
+    route("DELETE", f"{_INSTANCE}/subscription", v2_consumers.unsubscribe, _READ_GROUP),
+    route("POST", f"{_INSTANCE}/assignments", v2_consumers.assign, _READ_GROUP),
+    route("GET", f"{_INSTANCE}/assignments", v2_consumers.describe_assignments, _READ_GROUP),
+    route("POST", f"{_INSTANCE}/positions", v2_consumers.seek, _READ_GROUP),
+    route("POST", f"{_INSTANCE}/positions/beginning", v2_consumers.seek_to_beginning, _READ_GROUP),
+    route("POST", f"{_INSTANCE}/positions/end", v2_consumers.seek_to_end, _READ_GROUP),
+    route("GET", f"{_INSTANCE}/records", v2_reads.read_records, _READ_GROUP, v2_reads.QUERY),
+    route("POST", f"{_INSTANCE}/offsets", v2_consumers.commit_offsets, _READ_GROUP),
+    route(
+        "GET",
+        f"{_INSTANCE}/offsets",
+        v2_consumers.describe_offsets,
+        _READ_GROUP,
+        repeatable=v2_consumers.OFFSETS_QUERY,
     ),
 )
 _CLUSTER = "/v3/clusters/{cluster}"
@@ -384,16 +408,22 @@ def build_app(
     allowed_origins: Iterable[str] = (),
     limits: Limits | None = None,
     clock_ms: Callable[[], int] = wall_ms,
+    rest_compat: str = "confluent",
 ) -> web.Application:
     """Return the application in front of a broker.
 
     `allowed_hosts` are the names that `Host` may carry besides loopback's: where the node listens, what it advertises,
     and what the operator adds. `allowed_origins` (`https://name[:port]`) are foreign pages that may use the API from a
-    browser. Raises `ValueError` for text that is neither.
+    browser. `rest_compat`: a value of the setting of this name. Raises `ValueError` for text that is neither.
     """
     limits = limits or Limits()
     context = ApiContext(
-        service, HostPolicy.of(allowed_hosts, allowed_origins), limits, clock_ms, refuse=refuse_as_rest_proxy
+        service,
+        HostPolicy.of(allowed_hosts, allowed_origins),
+        limits,
+        clock_ms,
+        refuse=refuse_as_rest_proxy,
+        rest_compat=rest_compat,
     )
     # Bodies are read and bounded by `http_api/web/bodies.py`; aiohttp's own bound is for calls that are not used here.
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)

@@ -820,6 +820,23 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             le=_DAY_MS,
         ),
     ] = _DAY_MS
+    rest_consumer_timeout_ms: Annotated[
+        int,
+        _about(
+            "Time after which an unused consumer of the REST Proxy API is removed (Confluent's "
+            "`consumer.instance.timeout.ms`).",
+            "milliseconds",
+            ge=1_000,
+            le=7 * 24 * 3_600_000,
+        ),
+    ] = 300_000
+    rest_compat: Annotated[
+        Literal["confluent", "strimzi"],
+        _about(
+            "What an offset means that a consumer of the REST Proxy API commits: the record that was processed "
+            "(`confluent`, and Karapace), or the one to read next (`strimzi`, and Redpanda).",
+        ),
+    ] = "confluent"
     offsets_retention_minutes: Annotated[
         int,
         _about(

@@ -1,7 +1,7 @@
 """W3C Trace Context (https://www.w3.org/TR/trace-context/) in the headers of records.
 
 A record carries the trace of the request that sent it as its headers `traceparent` and `tracestate`, with the values
-that the HTTP headers of these names have. So a consumer continues the producer's trace. What is malformed is no trace:
+that the HTTP headers of these names have. So a consumer continues the producer's trace. A malformed header is no trace:
 as the standard has it, nothing is refused because of it. Pure.
 """
 
@@ -30,7 +30,7 @@ class TraceContext(msgspec.Struct, frozen=True):
     traceparent: str
     """`00-<trace id>-<span id>-<flags>`, in hexadecimal digits."""
     tracestate: str = ""
-    """What tracing systems add for themselves."""
+    """The members that tracing systems add for themselves."""
 
     @property
     def trace_id(self) -> str:

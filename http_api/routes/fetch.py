@@ -136,7 +136,7 @@ async def plan_page(
     if fetched.error:
         release_regions(parts)
         raise _error_of(fetched)
-    batches = await call.context.finish(_join(call.context, parts), GRACE_S)
+    batches = await call.context.finish(join(call.context, parts), GRACE_S)
     call.context.hold(call.request, len(batches))
     cost = weight(batches)
     return await call.context.threads.run(cost, page, batches, offset, options, fetched.aborted), cost
@@ -145,7 +145,7 @@ async def plan_page(
 # --- Records ---------------------------------------------------------------------------------------------------------
 
 
-async def _join(context: ApiContext, parts: list[Part]) -> bytes:
+async def join(context: ApiContext, parts: list[Part]) -> bytes:
     """Return the bytes of a fetched body in one piece. Its regions are released here, on the event loop's thread."""
     try:
         return await context.threads.run(4 * wire.message_length(parts), join_parts, parts)

@@ -21,6 +21,7 @@ from .access import AccessService
 from .audit import AuditService
 from .explain import ExplainService
 from .groups import GroupService
+from .instances import InstanceService
 from .metrics import MetricsService
 from .moves import MoveService
 from .plots import PlotService
@@ -99,6 +100,11 @@ class BrokerService(Protocol):
     @property
     def groups(self) -> GroupService:
         """Consumer groups and their offsets."""
+
+    @property
+    def instances(self) -> InstanceService:
+        """HTTP consumers."""
+        ...
 
     @property
     def transactions(self) -> TransactionService:

@@ -126,13 +126,15 @@ class ApiContext:
         limits: Limits,
         clock_ms: Callable[[], int] = wall_ms,
         refuse: Refuse | None = None,
+        rest_compat: str = "confluent",
     ) -> None:
         """`refuse` returns the answer to a failed request in the form of its own API, or None for a problem
-        document."""
+        document. `rest_compat`: the convention of commits over the REST Proxy API."""
         self.service = service
         self.policy = policy
         self.limits = limits
         self.clock_ms = clock_ms
+        self.rest_compat = rest_compat
         self.refuse: Refuse = refuse or (lambda request, error, request_id: None)
         self.connections: Connections[Hashable] = Connections(limits)
         self.counts = HttpCounts()

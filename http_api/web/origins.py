@@ -1,6 +1,6 @@
 """The address by which a client reached the API, for the links in answers: behind a proxy it is not the node's own.
 
-A proxy tells it in `Forwarded` (RFC 7239) or in the older `X-Forwarded-*`. They are believed whoever sends them,
+A proxy tells it in `Forwarded` (RFC 7239) or in the older `X-Forwarded-*`. They are believed from any sender,
 because the links go to the sender of the request only; but they must be addresses.
 """
 

@@ -24,6 +24,7 @@ from raftlog.system.paced_server import PacedServer
 from raftlog.system.tls_door import PlainRefusal, TlsDoor
 
 from .context import CONTEXT, ApiContext
+from .delivery import is_acknowledged
 from .expectations import EXPECTATION
 from .limits import COUNTED_BYTES
 from .middleware import request_id_of
@@ -67,11 +68,22 @@ class ApiProtocol(web.RequestHandler):
     Invariant: `_waiting` has an entry for each request in aiohttp's queue (`_messages`).
     """
 
-    __slots__ = ("_counted", "_end", "_head_bytes", "_last_body", "_server", "_stranger_bytes", "_waiting")
+    __slots__ = (
+        "_counted",
+        "_end",
+        "_head_bytes",
+        "_last_body",
+        "_server",
+        "_stranger_bytes",
+        "_waiting",
+        "acknowledged_at_end",
+    )
 
     def __init__(self, server: ApiServer, *, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(server, loop=loop, **options)
         self._server = server
+        self.acknowledged_at_end = False
+        """Whether the client had acknowledged everything when it ended its side of the connection (`delivery.py`)."""
         self._head_bytes = 0
         """Bytes of a head that is not complete."""
         self._waiting: deque[int] = deque()
@@ -90,6 +102,11 @@ class ApiProtocol(web.RequestHandler):
         if not self._server.take_in(self, transport):
             transport.write(self._server.refusal)
             self.force_close()
+
+    def eof_received(self) -> None:
+        if self.transport is not None:
+            self.acknowledged_at_end = is_acknowledged(self.transport)
+        super().eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._end is not None:

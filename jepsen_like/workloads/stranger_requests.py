@@ -201,6 +201,7 @@ def _of_security(topic: str) -> list[tuple[str, str, Any]]:
 def _of_rest_proxy(topic: str, cluster_id: str) -> list[tuple[str, str, Any]]:
     """Return method, path and document of each."""
     encoded = base64.b64encode(str(VALUE).encode()).decode()
+    instance, partitions = f"/consumers/{MARK}/instances/{MARK}", {"partitions": [{"topic": topic, "partition": 0}]}
     return [
         ("GET", "/topics", None),
         ("GET", f"/topics/{topic}", None),
@@ -210,6 +211,19 @@ def _of_rest_proxy(topic: str, cluster_id: str) -> list[tuple[str, str, Any]]:
         ("POST", f"/topics/{topic}/partitions/0", {"records": [{"value": encoded}]}),
         ("GET", f"/topics/{topic}/partitions/0/offsets", None),
         ("GET", f"/topics/{topic}/partitions/0/records?offset=0", None),
+        ("POST", f"/consumers/{MARK}", {"name": MARK}),
+        ("DELETE", instance, None),
+        ("POST", f"{instance}/subscription", {"topics": [topic]}),
+        ("GET", f"{instance}/subscription", None),
+        ("DELETE", f"{instance}/subscription", None),
+        ("POST", f"{instance}/assignments", partitions),
+        ("GET", f"{instance}/assignments", None),
+        ("POST", f"{instance}/positions", {"offsets": [{"topic": topic, "partition": 0, "offset": 0}]}),
+        ("POST", f"{instance}/positions/beginning", partitions),
+        ("POST", f"{instance}/positions/end", partitions),
+        ("GET", f"{instance}/records?timeout=0", None),
+        ("POST", f"{instance}/offsets", {"offsets": [{"topic": topic, "partition": 0, "offset": 0}]}),
+        ("GET", f"{instance}/offsets?topic={topic}&partition=0", None),
         *[(method, f"/v3/clusters/{cluster_id}{path}", body) for method, path, body in _of_version_3(topic)],
     ]  # fmt: skip
 

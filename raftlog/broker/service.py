@@ -42,6 +42,9 @@ from raftlog.security.principals import Caller
 from .explain.gathering import AskNode, Explainer, ask_no_other
 from .explain.own_facts import OwnFacts
 from .health import health_of
+from .instances.instances import HttpInstances
+from .instances.links import OwnerLinks
+from .instances.owner import InstanceOwner
 from .loop_stalls import LoopStalls
 from .plots.plots import NoPlots
 from .roll_check import roll_reasons
@@ -77,10 +80,11 @@ class Router:
         ask: AskNode = ask_no_other,
         audit: AuditService = NO_AUDIT,
         plots: PlotService | None = None,
+        links: OwnerLinks | None = None,
     ) -> None:
         """`own_problems` returns problems of this node that only it can see, `expired` those of certificates that have
-        expired. `ask` gets the facts of other nodes for explanations. `audit` has the newest lines of the audit
-        log, `plots` the last day of the main numbers."""
+        expired. `ask` gets the facts of other nodes for explanations. `audit` has the newest lines of the audit log,
+        `plots` the last day of the main numbers. `links` lead to the owners of HTTP consumers."""
         self.node_id = broker.identity.node_id
         self.cluster_id = broker.identity.cluster_id
         self.view = broker.view
@@ -107,10 +111,41 @@ class Router:
         self._own_problems = own_problems
         self._routers = PartitionRouters(self.node_id, broker.local, forwarder, broker.view, self.catch_up)
         self.partitions = self._routers.of_everybody()
+        self._links = links or OwnerLinks(lambda node: None)
         self._expired, self._ask = expired, ask
         self._producer_ids: dict[str, range] = {}
         """Principal → granted producer ids that are not given out yet; the least recent use first."""
         self._producer_ids_lock = asyncio.Lock()
+
+    @cached_property
+    def instance_owner(self) -> InstanceOwner:
+        """The HTTP consumers that this node owns."""
+        broker = self._broker
+        return InstanceOwner(
+            self.node_id,
+            broker.view,
+            self.groups,
+            self.partitions,
+            lambda: broker.incarnation,
+            self.catch_up,
+            broker.clock,
+            structlog.get_logger(),
+            timeout_s=broker.config.rest_consumer_timeout_ms / 1000,
+        )
+
+    @cached_property
+    def instances(self) -> HttpInstances:
+        broker = self._broker
+        return HttpInstances(
+            self.node_id,
+            broker.view,
+            self.groups,
+            self.instance_owner,
+            self._links,
+            lambda: broker.incarnation,
+            self.catch_up,
+            broker.clock,
+        )
 
     @cached_property
     def own_facts(self) -> OwnFacts:

@@ -15,6 +15,7 @@ from metadata.commands import cluster as c
 from metadata.commands import envelope, results
 from metadata.commands import fields as parts
 from metadata.commands import groups as g
+from metadata.commands import instances as i
 from metadata.commands import replicas as m
 from metadata.commands import security as s
 from metadata.commands import transactions as t
@@ -34,7 +35,8 @@ from tests.unit.metadata.snapshot.test_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"
-SNAPSHOT = FOLDER / "metadata_snapshot_v10.txt"
+SNAPSHOT = FOLDER / "metadata_snapshot_v11.txt"
+SNAPSHOT_WITH_SECURITY = FOLDER / "metadata_snapshot_v10.txt"
 SNAPSHOT_WITH_TIME = FOLDER / "metadata_snapshot_v9.txt"
 SNAPSHOT_WITH_TRANSACTIONS = FOLDER / "metadata_snapshot_v8.txt"
 SNAPSHOT_WITHOUT_TRANSACTIONS = FOLDER / "metadata_snapshot_v4.txt"
@@ -156,6 +158,19 @@ SAMPLES: list[envelope.Command] = [
     t.ChangeTransactionsAs((t.RetireBlock("spark/q/1"),), ("alice",)),
     c.GrantProducerIdsTo(_N(1), _N(9), 1000, "alice"),
     c.RestoreTopic("orders", TOPIC, ((_N(0), _N(1)),), (("retention.ms", "1000"),), 500),
+    i.ChangeGroupsAndInstances(
+        (
+            i.PutInstance("readers", "c1", "json", "latest", True, 10, 1_000, -1, _N(1), _N(9), 1_700_000_000_000),
+            i.ClaimInstance("readers", "c1", 70_001, _N(2), _N(10)),
+            i.SubscribeInstance("readers", "c1", 70_002, ("orders",), "o.*", (), 1_700_000_000_000),
+            i.SubscribeInstance(
+                "readers", "c2", 70_002, (), "", (g.TopicPartitions(TOPIC, (0, 2)),), 1_700_000_000_000
+            ),
+            i.RemoveInstance("readers", "c1", 70_003, 1_700_000_000_000),
+            g.Delete("readers"),
+        ),
+        ("alice", "", "", "alice", "", ""),
+    ),
 ]
 ANSWERS: list[results.CommandResult] = [
     results.Done(),
@@ -235,9 +250,9 @@ def with_time(level: int = 5) -> Cluster:
     return cluster
 
 
-def with_security() -> Cluster:
+def with_security(level: int = s.SECURITY_FEATURE_LEVEL) -> Cluster:
     """Adds users, tokens, rules and quotas in which every field is set."""
-    cluster = with_time(s.SECURITY_FEATURE_LEVEL)
+    cluster = with_time(level)
     do(
         cluster,
         put_user("root", superuser=True),
@@ -266,6 +281,27 @@ def with_security() -> Cluster:
         )
     )
     cluster.do(c.GrantProducerIdsTo(_N(0), cluster.incarnation(0), 100, "app"))
+    return cluster
+
+
+def of_the_newest_level() -> Cluster:
+    """Adds HTTP consumers in which every field is set."""
+    cluster = with_security(i.INSTANCES_FEATURE_LEVEL)
+    owner = (_N(0), cluster.incarnation(0))
+
+    def change(*changes: i.AnyGroupChange) -> int:
+        done = cluster.do(i.ChangeGroupsAndInstances(changes, ("app",) * len(changes)))
+        assert done == results.GroupsChanged(())
+        return cluster.image.index
+
+    made = change(
+        i.PutInstance("theirs", "c1", "json", "latest", True, 10, 1_000, -1, *owner, 1_700_000_000_000),
+        i.PutInstance("own", "c2", "binary", "earliest", False, 1, 500, -1, *owner, 1_700_000_000_000),
+    )
+    change(
+        i.SubscribeInstance("theirs", "c1", made, ("orders",), "o.*", (), 1_700_000_000_000),
+        i.SubscribeInstance("own", "c2", made, (), "", (g.TopicPartitions(TOPIC, (1,)),), 1_700_000_000_000),
+    )
     return cluster
 
 
@@ -298,7 +334,8 @@ def test_commands_and_answers_are_read_as_before() -> None:
 @pytest.mark.parametrize(
     ("path", "cluster"),
     [
-        (SNAPSHOT, with_security),
+        (SNAPSHOT, of_the_newest_level),
+        (SNAPSHOT_WITH_SECURITY, with_security),
         (SNAPSHOT_WITH_TIME, with_time),
         (SNAPSHOT_WITH_TRANSACTIONS, with_transactions),
         (SNAPSHOT_WITHOUT_TRANSACTIONS, with_a_group),
@@ -320,7 +357,8 @@ def test_snapshots_of_older_versions_are_read() -> None:
 
 if __name__ == "__main__":
     COMMANDS.write_text(render())
-    SNAPSHOT.write_text(encode_snapshot(with_security().image).hex() + "\n")
+    SNAPSHOT.write_text(encode_snapshot(of_the_newest_level().image).hex() + "\n")
+    SNAPSHOT_WITH_SECURITY.write_text(encode_snapshot(with_security().image).hex() + "\n")
     SNAPSHOT_WITH_TIME.write_text(encode_snapshot(with_time().image).hex() + "\n")
     SNAPSHOT_WITH_TRANSACTIONS.write_text(encode_snapshot(with_transactions().image).hex() + "\n")
     SNAPSHOT_WITHOUT_TRANSACTIONS.write_text(encode_snapshot(with_a_group().image).hex() + "\n")

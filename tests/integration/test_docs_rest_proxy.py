@@ -23,7 +23,7 @@ SECONDS = 60
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the page's requests are sent by curl")
 def test_the_page_shows_what_a_node_answers() -> None:
     examples = EXAMPLE.findall(PAGE.read_text())
-    assert len(examples) == 4
+    assert len(examples) == 5
     with running_cluster(1) as cluster:
         api = cluster.nodes[0].api
 

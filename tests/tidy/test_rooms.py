@@ -21,8 +21,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.broker": (
         "unforeseen", "peer_faults", "identity", "loop_stalls", "replication_links", "changes", "security", "requests",
-        "tls", "explain", "wiring", "health", "metrics", "plots", "roll_check", "service", "verify", "segment_dump",
-        "node",
+        "tls", "explain", "instances", "wiring", "health", "metrics", "plots", "roll_check", "service", "verify",
+        "segment_dump", "node",
     ),
     "raftlog.broker.security": (
         "unauthenticated", "audit", "quotas", "passwords", "identity_provider", "authentication", "access",

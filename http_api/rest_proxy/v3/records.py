@@ -2,7 +2,7 @@
 
 The records that have arrived while the ones before were being appended are appended together, so a fast client gets
 large batches and a slow one short answers. The status is 200 once a record was answered: the errors of later ones are
-in their own answers. What cannot be read as JSON ends the stream, because nothing tells where the next record begins.
+in their own answers. Text that is not JSON ends the stream, because nothing tells where the next record begins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all resources of version 3 have in common: their addresses, their kinds, and lists in pages."""
+"""The common parts of all resources of version 3: their addresses, their kinds, and lists in pages."""
 
 from __future__ import annotations
 

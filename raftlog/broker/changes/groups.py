@@ -30,6 +30,7 @@ from metadata.commands.groups import (
     pack_partitions,
 )
 from metadata.commands.groups import OffsetToCommit as CommandOffset
+from metadata.commands.instances import INSTANCES_FEATURE_LEVEL, InstanceChange, SubscribeInstance
 from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.controller.group_coordinator import AssignmentJob, Coordinator
 from metadata.quorum.port import MetadataQuorum
@@ -282,6 +283,23 @@ class Groups:
             check_level(self._view.feature_level, SECURITY_FEATURE_LEVEL, "offsets can be deleted")
             change = DeleteOffsets(group_id, pack_partitions(partitions))
             self._batches.submit(change, reply.give)
+
+        reply.attempt(propose)
+
+    # --- HTTP consumers ----------------------------------------------------------------------------------------------
+
+    def change_instance(self, change: InstanceChange, answer: Answer[int], principal: str = NO_OWNER) -> None:
+        """Change an HTTP consumer. `answer` gets the index of the decision, once this node's view shows it, or the
+        error."""
+        reply = Reply(self._scheduler, answer)
+
+        def propose() -> None:
+            check_name("a group", change.group_id)
+            check_name("a consumer", change.name)
+            if isinstance(change, SubscribeInstance):
+                full_matcher(change.pattern)
+            check_level(self._view.feature_level, INSTANCES_FEATURE_LEVEL, "there are HTTP consumers")
+            self._batches.submit(change, reply.give, principal=principal)
 
         reply.attempt(propose)
 

@@ -34,6 +34,8 @@ from raftlog.broker.explain.asking import EXPLAIN_PATH, FactsAsker, facts_accept
 from raftlog.broker.explain.history_file import HistoryFile
 from raftlog.broker.explain.questions import QuestionAsker
 from raftlog.broker.identity import LOCK_FILE, STARTS_FILE, begin_start, mark_clean_shutdown, read_identity
+from raftlog.broker.instances.links import OwnerLinks, instances_acceptor
+from raftlog.broker.instances.messages import INSTANCES_PATH
 from raftlog.broker.loop_stalls import LoopStalls
 from raftlog.broker.metrics.node_metrics import NodeMetrics
 from raftlog.broker.metrics.process import ProcessSources
@@ -146,6 +148,7 @@ class Node:
         self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
         self.metrics = self._new_metrics()
         self._plots = PlotSampler(self.broker, Ring(self._disk), self._scheduler, self._worker, self._log, self._stalls)
+        self._owner_links = OwnerLinks(self.data_address_of, dial)
         self.router = self._new_router(dial)
         self._history = HistoryFile(self.broker.history, self._disk, self._scheduler, self._worker, self._log)
         self._api: Any = None
@@ -174,6 +177,7 @@ class Node:
             ask=FactsAsker(asker).ask,
             plots=ClusterPlots(self.identity.node_id, self.broker.view, self._plots, PlotAsker(asker).ask),
             audit=self._security.recent_audit if self._security else NO_AUDIT,
+            links=self._owner_links,
         )
 
     def _new_quorum(self) -> QuorumThread:
@@ -294,6 +298,7 @@ class Node:
             self._stalls.begin(self._log.warning)
         self.metrics.start()
         self._plots.start()
+        self.router.instance_owner.start()
         self._log.info("registered", incarnation=self.broker.incarnation)
         if self._first_administrator is not None:
             self._first_administrator.start()
@@ -313,13 +318,14 @@ class Node:
         acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
         acceptors[QUORUM_PATH] = self._quorum.acceptor
         access = self._security.access if self._security else None
+        acceptors[INSTANCES_PATH] = instances_acceptor(self.router.instance_owner.serve)
         acceptors[EXPLAIN_PATH] = facts_acceptor(self.router.own_facts, self.broker.view, access)
         acceptors[PLOTS_PATH] = plots_acceptor(self._plots, self.broker.view, access)
         tls = self._tls
         self._listener = Http2Listener(
             tls.guarded(acceptors) if tls else acceptors,
             limits=None if self._security is None else Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW),
-            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH, EXPLAIN_PATH, PLOTS_PATH),
+            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH, EXPLAIN_PATH, PLOTS_PATH, INSTANCES_PATH),
             ssl=tls.server_context if tls else None,
             accepts_plain=config.accepts_plain,
             loop_for_path={QUORUM_PATH: self._quorum.loop},
@@ -339,6 +345,7 @@ class Node:
             app = build_app(
                 self.router,
                 allowed_hosts=sorted({*names, *config.allowed_hosts}),
+                rest_compat=config.rest_compat,
                 allowed_origins=config.allowed_origins,
                 clock_ms=self.broker.cluster_clock.stamp_ms,
             )
@@ -457,6 +464,8 @@ class Node:
         if self._tls is not None:
             await self._tls.close()
         await self._dialer.close()
+        self.router.instance_owner.close()
+        self._owner_links.close()
         self._groups.close()
         self._transactions.close()
         await self._forwarder.close()

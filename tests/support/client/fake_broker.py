@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
+import structlog
 
 from http_api.service.audit import AuditService
 from http_api.service.metrics import NodeSample
@@ -25,6 +26,9 @@ from http_api.service.service import PartitionService
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.quorum import VotersChange
+from raftlog.broker.instances.instances import HttpInstances
+from raftlog.broker.instances.links import OwnerLinks
+from raftlog.broker.instances.owner import InstanceOwner
 from raftlog.broker.plots.plots import NoPlots
 from raftlog.broker.security.access.request_access import GuardedAccess, OpenAccess
 from raftlog.broker.security.audit.recent import NO_AUDIT
@@ -51,6 +55,7 @@ from raftlog.model import (
 from raftlog.ports import FileRegion, Part
 from raftlog.records.batch import RecordBatch, parse_header, stamp, validate
 from raftlog.security.principals import Caller
+from raftlog.system.clock import SystemClock
 from raftlog.system.disk import LocalFile
 from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import (
@@ -78,6 +83,7 @@ from .fake_groups import FakeGroups
 from .fake_security import FakeSecurity
 
 NODE = BrokerId(1)
+INCARNATION = Incarnation(7)
 CLUSTER_ID = "fake-cluster"
 LEADER_EPOCH = LeaderEpoch(3)
 
@@ -225,6 +231,28 @@ class FakeBroker:
         self.quorum = FakeQuorum(self)
         self.groups = FakeGroups(self.view, self._event, self._catch_up)
         self.transactions = FakeBrokerTransactions(self.groups)
+        owner = InstanceOwner(
+            NODE,
+            self.view,
+            self.groups,  # type: ignore[arg-type]
+            self,
+            lambda: INCARNATION,
+            self.catch_up,
+            SystemClock(),
+            structlog.get_logger(),
+            timeout_s=60,
+        )
+        self.instances = HttpInstances(
+            NODE,
+            self.view,
+            self.groups,  # type: ignore[arg-type]
+            owner,
+            OwnerLinks(lambda node: None),
+            lambda: INCARNATION,
+            self.catch_up,
+            SystemClock(),
+        )
+        """The product's own, with one broker."""
         self.metrics = FakeMetrics()
         self.security = FakeSecurity(self._event, self._catch_up)
         self.access: OpenAccess | GuardedAccess = OpenAccess()
@@ -260,7 +288,7 @@ class FakeBroker:
             BrokerChanged(
                 BrokerRecord(
                     NODE,
-                    Incarnation(7),
+                    INCARNATION,
                     DirectoryId(bytes(16)),
                     1,
                     Endpoint("127.0.0.1", 9640),

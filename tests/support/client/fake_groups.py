@@ -20,10 +20,14 @@ from metadata.commands.groups import (
     TopicPartitions,
     pack_partitions,
 )
+from metadata.commands.instances import InstanceChange
 from metadata.controller.group_coordinator import Coordinator
 from metadata.image.group_state import GroupsState
 from metadata.image.groups import change_groups
+from metadata.image.instance_state import InstancesState
+from metadata.image.instances import change_instance
 from metadata.records.events import GroupEvent, OwnerEvent, TransactionEvent
+from metadata.records.instances import InstanceEvent
 from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.security_table import SecurityTable
 from metadata.rules.assignors import DEFAULT_ASSIGNOR
@@ -31,7 +35,7 @@ from metadata.view import ClusterView
 from raftlog.broker.changes.group_answers import membership_of, offsets_of
 from raftlog.broker.changes.groups import command_offsets
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
-from raftlog.model import ClusterTime, PartitionRecord, TopicId, TopicPartition, TopicRecord
+from raftlog.model import BrokerId, BrokerRecord, ClusterTime, PartitionRecord, TopicId, TopicPartition, TopicRecord
 from raftlog.patterns import full_matcher
 from raftlog.ports import Answer
 from raftlog.wire import (
@@ -65,6 +69,7 @@ class FakeGroups:
         self._catch_up = catch_up
         self.owners = Owners()
         self.groups = GroupsState(self.note, self.owners)
+        self.instances = InstancesState(self.note)
         self.view = view
         self._feed = feed
         self._events: list[Any] = []
@@ -93,7 +98,7 @@ class FakeGroups:
     def security(self) -> SecurityTable:
         return self.view.security
 
-    def note(self, event: GroupEvent | TransactionEvent | OwnerEvent) -> None:
+    def note(self, event: GroupEvent | InstanceEvent | TransactionEvent | OwnerEvent) -> None:
         if type(event) in EVENTS_OF_OWNERS:
             self.owners.on_event(event)
         self._events.append(event)
@@ -102,6 +107,18 @@ class FakeGroups:
         """Send the events since the last entry to the view."""
         events, self._events = self._events, []
         self._feed(*events)
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, BrokerRecord]:
+        return {broker.broker_id: broker for broker in self.view.brokers()}
+
+    def change_instance(self, change: InstanceChange, answer: Answer[int], principal: str = "") -> None:
+        """Apply a change of an HTTP consumer, as `Groups` does."""
+        index = self.view.index + 1
+        state: Any = self
+        refused = change_instance(state, change, index, principal)
+        self.feed_events()
+        answer(index if refused is None else refused.error())
 
     def change(self, change: GroupChange, principal: str = "") -> int:
         """Apply the change of a principal and return its index. Raises the refusal."""

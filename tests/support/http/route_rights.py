@@ -230,6 +230,28 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         "POST /acls": Case(((ALTER, CLUSTER),), kafka_acl),
         "DELETE /acls": Case(((ALTER, CLUSTER),), query="principal=User:carol"),
     }
+    on_group = ((READ, GROUP),)
+    with_topic = ((READ, GROUP), (READ, TOPIC))
+    v2_partitions, instance = (
+        {"partitions": [{"topic": "t", "partition": 0}]},
+        "/consumers/{group}/instances/{instance}",
+    )
+    v2_offsets = {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]}
+    rest_proxy |= {
+        ("POST", "/consumers/{group}"): Case(on_group, {"name": "m"}),
+        ("DELETE", instance): Case(on_group),
+        ("POST", f"{instance}/subscription"): Case(with_topic, {"topics": ["t"]}),
+        ("GET", f"{instance}/subscription"): Case(on_group),
+        ("DELETE", f"{instance}/subscription"): Case(on_group),
+        ("POST", f"{instance}/assignments"): Case(with_topic, v2_partitions),
+        ("GET", f"{instance}/assignments"): Case(on_group),
+        ("POST", f"{instance}/positions"): Case(with_topic, v2_offsets),
+        ("POST", f"{instance}/positions/beginning"): Case(with_topic, v2_partitions),
+        ("POST", f"{instance}/positions/end"): Case(with_topic, v2_partitions),
+        ("GET", f"{instance}/records"): Case(on_group, query="timeout=0"),
+        ("POST", f"{instance}/offsets"): Case(with_topic, v2_offsets),
+        ("GET", f"{instance}/offsets"): Case(with_topic, query="topic=t&partition=0"),
+    }
     rest_proxy[("GET", "/v3/clusters")] = Case("caller")
     for key, case in v3.items():
         method, _, path = key.partition(" ")
@@ -271,6 +293,7 @@ def filled(path: str, **names: str) -> str:
         "cluster": "fake-cluster",
         "config": "retention.ms",
         "consumer": "m",
+        "instance": "m",
         "file": "app.js",
         **names,
     }

@@ -11,7 +11,7 @@ import pytest
 from http_api.app import REST_PROXY_ROUTES
 from http_api.rest_proxy.document import OPENAPI
 from http_api.rest_proxy.errors import V3_CODES, RestError, status_and_code
-from http_api.rest_proxy.v2 import embedded, produce, records, topics
+from http_api.rest_proxy.v2 import consumer_reads, consumers, embedded, produce, records, topics
 from http_api.rest_proxy.v2.media_types import EMBEDDED, V2_TYPE, type_of
 from http_api.rest_proxy.v3 import acls as v3_acls
 from http_api.rest_proxy.v3 import cluster as v3_cluster
@@ -44,6 +44,8 @@ _PAGED = (
 )  # fmt: skip
 QUERIES: dict[tuple[str, str], set[str]] = {
     ("GET", "/topics/{topic}/partitions/{partition}/records"): set(records.QUERY),
+    ("GET", "/consumers/{group}/instances/{instance}/records"): set(consumer_reads.QUERY),
+    ("GET", "/consumers/{group}/instances/{instance}/offsets"): set(consumers.OFFSETS_QUERY),
     ("GET", f"{_CLUSTER}/acls"): set(v3_acls.QUERY),
     ("DELETE", f"{_CLUSTER}/acls"): set(v3_acls.QUERY),
     **{("GET", path): set(v3_resources.PAGE_QUERY) for path in _PAGED},
@@ -62,6 +64,23 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "Record": embedded.RecordOut,
     "RecordHeader": embedded.HeaderOut,
     "Error": RestError,
+    **{
+        name: getattr(consumers, name)
+        for name in (
+            "CreateConsumer",
+            "ConsumerCreated",
+            "Subscribe",
+            "Subscription",
+            "NamedPartition",
+            "NamedPartitions",
+            "OffsetIn",
+            "TimeIn",
+            "SeekTo",
+            "CommitOffsets",
+            "OffsetOut",
+            "CommittedOffsets",
+        )
+    },
     "Metadata": v3_resources.Metadata,
     "ListMetadata": v3_resources.ListMetadata,
     "Related": v3_resources.Related,
