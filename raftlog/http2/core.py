@@ -441,7 +441,7 @@ class ConnectionCore:
             return True
         try:
             if not stream.answered:
-                self._budget.take(len(data))
+                self._budget.take_early(len(data), stream.assembler)
                 stream.early += data
                 return True
             messages = stream.assembler.feed(data)
@@ -522,7 +522,7 @@ class ConnectionCore:
         self.on_evicted()
 
     def _drop_early(self, stream: StreamState) -> None:
-        self._budget.give_back(len(stream.early))
+        self._budget.give_back_early(stream.assembler)
         stream.early = bytearray()
 
     def _take_preface(self) -> bool:

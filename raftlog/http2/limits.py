@@ -48,7 +48,7 @@ class Http2Limits:
     """Unfinished messages of all streams of a connection; a stream that would exceed it is reset."""
     max_listener_partial_bytes: int = 256 * MIB
     """Unfinished messages of all connections of a listener on one loop; beyond it, the oldest message's stream is
-    reset."""
+    reset. Beside it a quarter as much for content before an answer, with the same rule."""
     message_timeout_s: float = 60.0
     """Time from a message's first bytes to its last, after which its stream is reset."""
     max_queued_bytes: int = 256 * MIB

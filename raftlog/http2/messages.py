@@ -9,6 +9,9 @@ Memory follows what was received, not what was announced: a buffer begins with a
 one `PartialBudget`, and all connections of a listener on one loop share a `PartialPool`. If the pool is more than half
 full, buffers begin small and at most double. If it is full, the message that has been unfinished for the longest time
 gives way: an honest peer's is complete soon, one that was begun to hold memory never is.
+
+Content that comes before its request is answered has a part of its own (`PartialPool.early`), in which the oldest gives
+way likewise: its sender may be anybody, and must not cost others their messages.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ SMALL_BYTES = 64 * KIB
 _ZEROS = bytes(GROW_BYTES)
 """Zeros to grow buffers with: allocating them each time costs more than receiving over them."""
 
+EARLY_PART = 4
+"""Content before an answer may take one part in this many of a pool's limit, beside it."""
+
 UNBOUNDED = 2**62
 """Limit of the pool of a connection that shares none: its own limit suffices."""
 
@@ -44,13 +50,21 @@ class PartialPool:
     Invariant: 0 <= used <= limit.
     """
 
-    __slots__ = ("_unfinished", "limit", "used")
+    __slots__ = ("_early", "_unfinished", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self._unfinished: dict[MessageAssembler, None] = {}
         """Messages with a buffer, in the order in which they began."""
+        self._early: PartialPool | None = None
+
+    @property
+    def early(self) -> PartialPool:
+        """The bytes for content that comes before its request is answered."""
+        if self._early is None:
+            self._early = PartialPool(self.limit // EARLY_PART)
+        return self._early
 
     @property
     def is_short(self) -> bool:
@@ -84,12 +98,13 @@ class PartialPool:
 
 
 class PartialBudget:
-    """Bytes held for the unfinished messages of one connection.
+    """Bytes held for the unfinished messages of one connection, and for content before an answer.
 
-    Invariant: 0 <= used <= limit; `pool.used` includes `used`.
+    Invariant: 0 <= used <= limit; `pool.used` includes `used` but for the bytes in `_early`, which are in
+    `pool.early.used`.
     """
 
-    __slots__ = ("limit", "now", "pool", "used")
+    __slots__ = ("_early", "limit", "now", "pool", "used")
 
     def __init__(self, limit: int, pool: PartialPool | None = None) -> None:
         self.limit = limit
@@ -97,6 +112,8 @@ class PartialBudget:
         self.used = 0
         self.now = 0.0
         """The time of the last input, in seconds."""
+        self._early: dict[MessageAssembler, int] = {}
+        """Streams with content before an answer, and its bytes."""
 
     def take(self, count: int, message: MessageAssembler | None = None) -> None:
         """Take `count` bytes, for a message if one is given. Raises `PartialOverflow` if fewer are left."""
@@ -110,11 +127,35 @@ class PartialBudget:
         assert self.used >= 0, self.used
         self.pool.give_back(count)
 
+    def take_early(self, count: int, stream: MessageAssembler) -> None:
+        """Take `count` bytes for content of a stream that is not answered yet. Raises `PartialOverflow`."""
+        if self.used + count > self.limit:
+            raise PartialOverflow
+        early = self.pool.early
+        early.take(count, stream)
+        early.begin(stream)
+        self._early[stream] = self._early.get(stream, 0) + count
+        self.used += count
+
+    def give_back_early(self, stream: MessageAssembler) -> None:
+        """Give back what `take_early` took for a stream, if it took anything."""
+        count = self._early.pop(stream, 0)
+        if count:
+            self.used -= count
+            self.pool.early.give_back(count)
+            self.pool.early.end(stream)
+
     def change_pool(self, pool: PartialPool) -> None:
         """Charge another pool from now on. No message of the connection is unfinished."""
-        self.pool.give_back(self.used)
+        messages = self.used - sum(self._early.values())
+        self.pool.give_back(messages)
+        pool.used += messages
+        for stream, count in self._early.items():
+            self.pool.early.give_back(count)
+            self.pool.early.end(stream)
+            pool.early.used += count
+            pool.early.begin(stream)
         self.pool = pool
-        pool.used += self.used
 
 
 class MessageAssembler:
@@ -126,8 +167,8 @@ class MessageAssembler:
     __slots__ = ("_budget", "_buffer", "_filled", "_length", "_limit", "_prefix", "_room", "began", "give_way")
 
     def __init__(self, limit: int, budget: PartialBudget, give_way: Callable[[], None] = lambda: None) -> None:
-        """`give_way` ends the stream because another message needs the bytes of its unfinished one: it calls
-        `discard`."""
+        """`give_way` ends the stream because another one needs the bytes of its unfinished message, or of its content
+        before an answer: it gives them back."""
         self._limit = limit
         self._budget = budget
         self.give_way = give_way

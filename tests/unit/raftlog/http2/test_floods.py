@@ -7,7 +7,7 @@ from hyperframe.frame import GoAwayFrame, PingFrame, RstStreamFrame
 
 from raftlog.http2.events import RequestReceived, StreamClosed
 from raftlog.http2.frames import ErrorCode
-from raftlog.http2.limits import Http2Limits
+from raftlog.http2.limits import DEFAULT_WINDOW, Http2Limits
 from raftlog.http2.messages import FIRST_BYTES, PartialPool
 from tests.support.http.http2_peer import (
     RawPeer,
@@ -257,6 +257,37 @@ def test_unfinished_messages_of_many_connections_share_one_bound_and_the_newest_
     for peer in strangers:
         peer.core.abandon("the test is over")
     assert pool.used == 0, "every byte is given back"
+
+
+def early(pool: PartialPool, limits: Http2Limits) -> RawPeer:
+    """A peer of a listener's core whose requests wait for the check of a credential, each with all of its window."""
+    peer = RawPeer(limits=limits, pool=pool)
+    for number in range(limits.max_concurrent_streams):
+        stream_id = 2 * number + 1
+        peer.feed(peer.headers(stream_id, peer.request()) + data_frame(stream_id, bytes(DEFAULT_WINDOW)))
+    return peer
+
+
+def test_content_before_an_answer_costs_nobody_an_accepted_message_s12() -> None:
+    """Strangers whose passwords waited for their checks pushed the messages of authenticated peers out."""
+    limits = Http2Limits(
+        max_message_bytes=8 << 20, max_listener_partial_bytes=32 << 20, unaccepted_window_bytes=DEFAULT_WINDOW
+    )
+    pool = PartialPool(limits.max_listener_partial_bytes)
+    honest = RawPeer(limits=limits, pool=pool)
+    honest.open()
+    message = bytes(5 << 20)
+    wire = data_frame(1, prefixed(message))
+    honest.feed(wire[:100])
+    strangers = [early(pool, limits) for _ in range(5)]
+    honest.feed(wire[100:], piece=100_000)
+    assert honest.messages() == [message]
+    held = sum(peer.core.facts().partial_bytes for peer in strangers)
+    assert 7 << 20 < held == pool.early.used <= 8 << 20, "they are bounded"
+    assert len(strangers[0].core.streams) == 0 and len(strangers[-1].core.streams) > 100, "the oldest gives way"
+    for peer in strangers:
+        peer.core.abandon("the test is over")
+    assert pool.early.used == pool.used == 0, "every byte is given back"
 
 
 def test_the_stream_of_a_message_that_is_not_complete_in_time_is_reset() -> None:

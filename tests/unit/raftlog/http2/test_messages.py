@@ -162,3 +162,34 @@ def test_a_connection_takes_its_bytes_to_another_pool() -> None:
     assert (old.used, new.used) == (0, 300)
     budget.give_back(300)
     assert new.used == 0
+
+
+def test_a_connection_takes_content_before_an_answer_to_another_pool() -> None:
+    old, new = PartialPool(1000), PartialPool(1000)
+    budget = PartialBudget(1000, old)
+    streams = [MessageAssembler(1000, budget) for _ in range(2)]
+    for stream in (*streams, streams[0]):
+        budget.take_early(50, stream)
+    budget.take(300)
+    assert (old.used, old.early.used, budget.used) == (300, 150, 450)
+    budget.change_pool(new)
+    assert (old.used, old.early.used, new.used, new.early.used) == (0, 0, 300, 150)
+    for stream in (*streams, streams[0]):
+        budget.give_back_early(stream)
+    assert (new.early.used, budget.used) == (0, 300)
+
+
+def test_content_before_an_answer_is_bounded_for_a_connection_and_for_all() -> None:
+    pool = PartialPool(1000)
+    budget = PartialBudget(200, pool)
+    stream = MessageAssembler(1000, budget)
+    budget.take_early(200, stream)
+    with pytest.raises(PartialOverflow):
+        budget.take_early(1, stream)
+    other = PartialBudget(1000, pool)
+    alone = MessageAssembler(1000, other)
+    budget.give_back_early(stream)
+    other.take_early(250, alone)
+    with pytest.raises(PartialOverflow):
+        other.take_early(1, alone)
+    assert (pool.early.used, pool.used) == (250, 0)
