@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.ports import Clock, Logger, Scheduler, Timer, Worker
+from raftlog.slices import in_turns
 
 from .key_set import KeySet, SigningKey, parse_key_set
 from .key_sources import KeySource
@@ -70,7 +71,9 @@ class SigningKeys:
         for timer in (self._timer, self._deadline):
             if timer is not None:
                 timer.cancel()
-        self._answer_waiting()
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
 
     def find(self, key_id: str | None, algorithm: str) -> SigningKey | None:
         """Return the key for a token's header; None: it is unknown."""
@@ -144,8 +147,7 @@ class SigningKeys:
             self._deadline.cancel()
             self._deadline = None
         waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then()
+        in_turns(self._scheduler, waiting, lambda then: then())
 
 
 def not_read() -> RetriableError:

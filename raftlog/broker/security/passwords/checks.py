@@ -25,6 +25,7 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, Ret
 from raftlog.ports import Answer, Clock, Scheduler, Worker
 from raftlog.security.principals import network_of
 from raftlog.security.secrets import Secret
+from raftlog.slices import in_turns
 
 from .check_queue import MAX_WAITING, CheckQueue, Dropped, Waiting
 from .successes import Successes
@@ -157,7 +158,7 @@ class PasswordChecks:
         where = ", most of them from this address" if dropped.is_of_busiest_host else ""
         error = _overloaded(f"too many passwords are being checked{where}")
         # On the loop's next turn: what another's answer does is no concern of the request that arrives.
-        self._scheduler.call_soon(lambda: _answer(check, error))
+        self._scheduler.call_soon(lambda: self._answer(check, error))
 
     def _work(self, password: Secret, stored: Stored | None) -> Callable[[], bool]:
         """Return the computation. It is the same whether user, password or neither exists."""
@@ -187,12 +188,11 @@ class PasswordChecks:
             raise_soon(self._scheduler, error)
             outcome = InvariantViolation("the check of a password failed; see `unforeseen` in the node's log")
         self._use_threads()
-        _answer(check, outcome)
+        self._answer(check, outcome)
 
-
-def _answer(check: _Check, outcome: bool | RaftlogError) -> None:
-    for answer in check.answers:
-        answer(outcome)
+    def _answer(self, check: _Check, outcome: bool | RaftlogError) -> None:
+        """Answer the requests that share a check, in turns: a thousand refusals take the loop a while."""
+        in_turns(self._scheduler, check.answers, lambda answer: answer(outcome))
 
 
 def _overloaded(why: str) -> RetriableError:

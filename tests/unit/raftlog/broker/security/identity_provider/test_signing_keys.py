@@ -28,6 +28,7 @@ from raftlog.broker.security.identity_provider.signing_keys import (
 )
 from raftlog.config import OidcConfig
 from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.slices import PER_TURN
 from tests.support.partitions.manual import ManualScheduler, ManualWorker
 from tests.support.security.identity_provider import AUDIENCE, ISSUER, IdentityProvider
 
@@ -263,6 +264,25 @@ class TestReading:
         for _ in range(MAX_WAITING + 5):
             world.ask()
         assert len(world.answered) == 5
+
+    def test_the_tokens_that_waited_are_checked_in_turns_s11(self) -> None:
+        """Each takes the time of a signature, and strangers may have sent all of them."""
+        world = World()
+        world.keys.start()
+        for _ in range(MAX_WAITING):
+            world.ask()
+        world.worker.run_one()
+        assert world.scheduler.run_one() and len(world.answered) == PER_TURN
+        world.scheduler.run()
+        assert len(world.answered) == MAX_WAITING
+
+    def test_the_end_answers_every_token_that_waits(self) -> None:
+        world = World()
+        world.keys.start()
+        for _ in range(PER_TURN + 1):
+            world.ask()
+        world.keys.close()
+        assert len(world.answered) == PER_TURN + 1
 
     @pytest.mark.parametrize(
         "failure",

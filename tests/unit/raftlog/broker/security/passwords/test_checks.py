@@ -23,6 +23,7 @@ from raftlog.broker.security.passwords.checks import (
 )
 from raftlog.errors import InvariantViolation, RaftlogError, ResourceShortage, RetriableError
 from raftlog.security.secrets import Secret
+from raftlog.slices import PER_TURN
 from tests.support.partitions.manual import ManualClock, ManualScheduler, ManualWorker
 from tests.support.security.authenticated_world import CountedHasher, hashed
 
@@ -88,6 +89,33 @@ def test_a_wrong_name_takes_as_long_as_a_wrong_password_s12() -> None:
     wrong_password, wrong_name = (statistics.median(times) for times in zip(*pairs, strict=True))
     assert 0.5 < wrong_name / wrong_password < 2, pairs
     assert min(wrong_password, wrong_name) > 0.005, "the hash costs something"
+
+
+def test_a_thousand_requests_that_share_a_check_are_answered_in_turns() -> None:
+    """Strangers can send as many with one wrong password: their refusals must not hold the loop."""
+    pool = Pool()
+    answers: list[bool | RaftlogError] = []
+    for _ in range(MAX_SHARING):
+        pool.checks.check("alice", BAD, ALICE, "h", answers.append)
+    pool.worker.run_one()
+    assert pool.scheduler.run_one() and len(answers) == PER_TURN
+    pool.scheduler.run()
+    assert answers == [False] * MAX_SHARING
+
+
+def test_an_answer_that_fails_does_not_cost_others_theirs() -> None:
+    pool = Pool()
+
+    def broken(outcome: bool | RaftlogError) -> None:
+        raise ZeroDivisionError
+
+    pool.checks.check("alice", GOOD, ALICE, "h", broken)
+    answers = pool.ask()
+    pool.worker.run_one()
+    with pytest.raises(ZeroDivisionError):
+        pool.scheduler.run()
+    pool.scheduler.run()
+    assert answers == [True]
 
 
 class TestMemory:
