@@ -27,14 +27,15 @@ scrape_configs:
       - targets: ["10.0.0.1:9640", "10.0.0.2:9640", "10.0.0.3:9640"]
 ```
 
-With security on, a scraper needs a credential whose user may describe the cluster, also from the node's own machine:
+Nodes are scraped by names that they know (`advertised`, `allowed_hosts`), like every request. With security on, a
+scraper needs a credential whose user may describe the cluster, also from the node's own machine:
 names of topics and groups are in the answer. A load balancer that only needs to know that the node is well uses
 `/v1/ready`.
 
 ```sh
 raftlog user create prometheus --no-password
 (umask 077; raftlog token create --user prometheus --description 'scrapes' > raftlog.token)
-raftlog acl create --allow-principal User:prometheus --cluster --operation Describe
+raftlog acl create --allow-principal User:prometheus --cluster --operation describe
 ```
 
 ## Alerts and a dashboard
