@@ -56,7 +56,8 @@ MARK = "intruder"
 VALUE = -1_666
 """No workload writes negative numbers."""
 FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH = "/raftlog.forward", "/raftlog.replication", "/raftlog.quorum"
-NODE_PATHS = (FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH)
+NODE_LINKS = (REPLICATION_PATH, QUORUM_PATH, "/raftlog.instances", "/raftlog.explain", "/raftlog.plots")
+NODE_PATHS = (FORWARD_PATH, *NODE_LINKS)
 TO_USERS = (
     "/",
     "/v1/identity",
@@ -324,7 +325,7 @@ def data_doors(topic_id: bytes, *, forwarded: bool) -> list[Door]:
 
 def node_doors(topic_id: bytes) -> list[Door]:
     """Return messages for the paths of other nodes."""
-    others = [Door(DATA, path, "POST", b"\x93\xa7hello.1", by_nodes=True) for path in (REPLICATION_PATH, QUORUM_PATH)]
+    others = [Door(DATA, path, "POST", b"\x93\xa7hello.1", by_nodes=True) for path in NODE_LINKS]
     return [*data_doors(topic_id, forwarded=True), *others]
 
 
