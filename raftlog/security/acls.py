@@ -192,3 +192,13 @@ class AclFilter(msgspec.Struct, frozen=True, gc=False):
         if any(want is not None and want != has for want, has in wanted):
             return False
         return self.applies_to is None or rule.is_about(self.applies_to)
+
+
+def checked_filter(wanted: AclFilter) -> AclFilter:
+    """Return the filter with its host in the form of rules (`checked_rule`), so that it finds a rule as it was given.
+
+    Raises `InvalidRequest` for a host that no rule can have.
+    """
+    if wanted.host is None or wanted.host == ANY:
+        return wanted
+    return msgspec.structs.replace(wanted, host=host_of(wanted.host))

@@ -20,6 +20,7 @@ from raftlog.security.acls import (
     PatternType,
     Permission,
     ResourceType,
+    checked_filter,
     checked_rule,
 )
 
@@ -113,15 +114,17 @@ def _filter(call: Call) -> AclFilter:
     if name is not None:
         name = _own_name(name)
     is_match = pattern == "MATCH"
-    return AclFilter(
-        principal=text["principal"] or None,
-        host=text["host"] or None,
-        operation=_wanted(Operation, text["operation"]),
-        permission=_wanted(Permission, text["permission"]),
-        resource_type=_wanted(ResourceType, text["resource_type"]),
-        pattern_type=None if is_match else _wanted(PatternType, pattern),
-        name=None if is_match else name,
-        applies_to=name if is_match else None,
+    return checked_filter(
+        AclFilter(
+            principal=text["principal"] or None,
+            host=text["host"] or None,
+            operation=_wanted(Operation, text["operation"]),
+            permission=_wanted(Permission, text["permission"]),
+            resource_type=_wanted(ResourceType, text["resource_type"]),
+            pattern_type=None if is_match else _wanted(PatternType, pattern),
+            name=None if is_match else name,
+            applies_to=name if is_match else None,
+        )
     )
 
 

@@ -28,7 +28,7 @@ from raftlog.broker.changes.feature_levels import check_level
 from raftlog.broker.changes.proposer import Proposer
 from raftlog.broker.security.authentication.tokens import NewToken
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.security.acls import AclFilter, AclRule, checked_rule
+from raftlog.security.acls import AclFilter, AclRule, checked_filter, checked_rule
 from raftlog.security.principals import check_user_name
 from raftlog.security.secrets import Secret
 
@@ -121,6 +121,7 @@ class SecurityAdministrator:
         return added
 
     async def remove_rules(self, wanted: AclFilter, *, dry_run: bool) -> list[AclRule]:
+        wanted = checked_filter(wanted)
         await self._proposer.catch_up()
         found = [rule for rule in self._view.security.rules() if wanted.matches(rule)]
         if not dry_run:

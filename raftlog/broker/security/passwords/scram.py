@@ -74,7 +74,8 @@ class ScramServer:
         digest: str = DIGEST,
     ) -> None:
         """`material` finds a user's; None: there is no such user, or it has no password. `nonce` is the server's part,
-        random for each exchange. `unknown_key` is a random key of the process, for names that are unknown."""
+        random for each exchange. `unknown_key` is a secret random key, for names that are unknown: the same on all
+        nodes and after a restart, since a salt that differs from node to node tells that a name is unknown."""
         assert _NONCE.fullmatch(nonce), "a nonce has printable characters only"
         self._material = material
         self._nonce = nonce

@@ -159,6 +159,19 @@ async def test_rules_are_added_in_canonical_form_and_removed_by_a_filter() -> No
     assert len(quorum.cluster.view.security.rules()) == 2
 
 
+@pytest.mark.parametrize("host", ["2001:DB8:0::1", "::ffff:10.0.0.1", "10.0.0.1"])
+async def test_a_rule_is_removed_by_the_host_that_it_was_given_s12(host: str) -> None:
+    """The removal matched the canonical form alone: it removed nothing, and the right stayed."""
+    administrator, quorum = new()
+    given = msgspec.structs.replace(allow(Operation.READ, ResourceType.TOPIC, "orders"), host=host)
+    await administrator.add_rules([given, allow(Operation.READ, ResourceType.TOPIC, "orders")])
+    assert len(await administrator.remove_rules(AclFilter(host=host), dry_run=False)) == 1
+    assert len(await administrator.remove_rules(AclFilter(host="*"), dry_run=False)) == 1
+    assert quorum.cluster.view.security.rules() == ()
+    with pytest.raises(InvalidRequest, match="is not an IP address"):
+        await administrator.remove_rules(AclFilter(host="orders.example"), dry_run=False)
+
+
 async def test_a_rule_that_can_never_apply_is_refused_with_all_others() -> None:
     administrator, quorum = new()
     good, bad = allow(Operation.READ, ResourceType.TOPIC, "a"), allow(Operation.WRITE, ResourceType.GROUP, "a")
