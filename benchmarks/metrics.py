@@ -4,7 +4,7 @@
     python benchmarks/metrics.py counting --pairs 5           # throughput with and without metrics
 
 *scrape*: for each number of partitions, a cluster whose topics have that many, without records, and a group with
-a committed offset in each. One node's `/metrics` is asked for again and again. The table shows the time of the answers,
+a committed offset in each. One node's `/metrics` is requested again and again. The table shows the time of the answers,
 the turns of the event loop that took 20 ms or more meanwhile, the longest turn that the loop's own processor time
 explains, and the processor time of an answer as a share of a core if one is made every 15 s.
 

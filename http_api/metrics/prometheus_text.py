@@ -1,7 +1,7 @@
 """Families in Prometheus's text format or OpenMetrics, by prometheus_client.
 
 The library writes everything but the samples of counters and gauges, whose lines are the same in both formats: with ten
-thousand partitions there are so many of them that its seven microseconds a line would be most of a scrape's cost.
+thousand partitions its seven microseconds a line would be most of a scrape's cost.
 """
 
 from __future__ import annotations
