@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
 
 TOPICS = ("big", "orders", "payments", "table")
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
-BIG_VALUES = 120
+BIG_VALUES = 240
 PRODUCER_RECORDS = 5
 
 
@@ -219,6 +219,24 @@ async def test_a_backup_is_restored_into_an_empty_cluster_s1_s2(lost: Lost, tmp_
             again = await cli(cluster, "backup", "restore", str(lost.chain), "-o", "json")
             assert again.code == 0, again.stderr
             assert again.json["appended_bytes"] == 0
+
+
+async def test_a_restore_goes_on_when_a_leader_dies_s1(lost: Lost, tmp_path: Path) -> None:
+    with running_cluster() as cluster:
+        async with connected(cluster) as (admin, _):
+            restoring = asyncio.create_task(
+                cli(cluster, "backup", "restore", str(lost.chain), "--parallel", "1", "-o", "json")
+            )
+            await eventually(lambda: _passed(admin, "big", 0), "the restore begins")
+            leader = (await admin.describe_topic("big")).partitions[0].leader
+            assert leader is not None and await end_of(admin, "big") < BIG_VALUES
+            await asyncio.to_thread(cluster.kill_node, leader)
+            result = await restoring
+            assert result.code == 0, result.stderr
+            await asyncio.to_thread(cluster.start_node, leader)
+            await asyncio.to_thread(cluster.wait_ready, PATIENCE_S)
+            await all_in_sync(admin, *TOPICS)
+            await check_content(lost, cluster, tmp_path / "restored")
 
 
 async def _passed(admin: Admin, topic: str, end: int) -> bool:
