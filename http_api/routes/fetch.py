@@ -72,7 +72,7 @@ async def fetch_batches(call: Call) -> web.StreamResponse:
     )
     answer, parts = await fetch(call, message)
     read = [one.topic_id for one in answer.partitions if not one.error]
-    return await _stream(call, wire.encode(answer, parts), _check_of(call, read))
+    return await _stream(call, wire.encode(answer, parts), check_of(call, read))
 
 
 async def read_records(call: Call) -> web.StreamResponse:
@@ -208,7 +208,7 @@ async def page_reply(
     return await _send_page(call, web.StreamResponse(headers={**headers, **more}), encoder, cost)
 
 
-def _check_of(call: Call, topic_ids: Iterable[bytes]) -> Callable[[], None]:
+def check_of(call: Call, topic_ids: Iterable[bytes]) -> Callable[[], None]:
     """Return the check whether the caller may still read topics that it could read (`Call.watch`)."""
     topics = [topic for one in dict.fromkeys(topic_ids) if (topic := call.view.topic_by_id(TopicId(one))) is not None]
 

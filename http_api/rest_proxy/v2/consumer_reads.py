@@ -14,7 +14,7 @@ from aiohttp import web
 
 from http_api.records.page import Page, PageEncoder, PageOptions, page
 from http_api.rest_proxy.errors import RestRefusal
-from http_api.routes.fetch import GRACE_S, fetch, join
+from http_api.routes.fetch import GRACE_S, check_of, fetch, join
 from http_api.routes.groups import group_name
 from http_api.routes.offsets import OFFSETS_TIMEOUT_S
 from http_api.service.instances import Lease, LentPartition
@@ -22,6 +22,7 @@ from http_api.web.call import Call
 from http_api.web.delivery import is_delivered, was_delivered
 from http_api.web.limits import MAX_READ_BYTES, MAX_READ_RECORDS
 from http_api.web.replies import write_in_time
+from http_api.web.revocation import cut_when_revoked
 from metadata.view import InstanceRecord
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError, error_from_code
@@ -169,14 +170,17 @@ class _Reading:
         await call.service.instances.seek(record.group_id, record.name, offsets, expected=self._lease)
 
     async def send(self, body: bytes, media_type: str) -> web.StreamResponse:
-        """Send the answer, and wait until the client has acknowledged it."""
+        """Send the answer, unless the caller loses its credential or its right to a topic in it meanwhile, and wait
+        until the client has acknowledged it."""
         call = self._call
+        still_allowed = check_of(call, [one.topic_id for one in self._ends])
         response = web.StreamResponse(headers={"Content-Type": media_type, COMPAT_HEADER: call.context.rest_compat})
         response.content_length = len(body)
         try:
-            await response.prepare(call.request)
-            await write_in_time(response, call.context, body)
-            await response.write_eof()
+            with cut_when_revoked(call, still_allowed):
+                await response.prepare(call.request)
+                await write_in_time(response, call.context, body)
+                await response.write_eof()
             self._written = True
             self._delivered = bool(self._ends) and await is_delivered(call.request)
         except TimeoutError:

@@ -434,7 +434,7 @@ async def test_an_upload_ends_with_its_rule(api: Api, broker: SecuredBroker, los
 
 
 @pytest.mark.parametrize("loss", ["removed", "denied"])
-@pytest.mark.parametrize("path", ["records", "batches"])
+@pytest.mark.parametrize("path", ["records", "batches", "consumer"])
 async def test_an_answer_to_a_slow_client_ends_with_its_rule(
     api: Api, broker: SecuredBroker, path: str, loss: str
 ) -> None:
@@ -507,6 +507,8 @@ async def slow_reader(api: Api, broker: SecuredBroker, path: str, *more: TopicRe
     token = (await broker.token("bob"))["Authorization"]
     head = f"GET /v1/topics/t/partitions/0/records?max_bytes={16 * MIB} HTTP/1.1\r\nAuthorization: {token}"
     body = b""
+    if path == "consumer":
+        head = await a_consumer(api, broker, token)
     if path == "batches":
         topics = [one.topic_id for one in (topic, *more)]
         body = raw(FetchRequest(0, 0, 1, 16 * MIB, [FetchPartition(one, 0, 0, 16 * MIB) for one in topics]))
@@ -519,6 +521,19 @@ async def slow_reader(api: Api, broker: SecuredBroker, path: str, *more: TopicRe
         yield connection
 
 
+async def a_consumer(api: Api, broker: SecuredBroker, token: str) -> str:
+    """Create a consumer of the REST Proxy's API; return the head of the request for its records."""
+    await broker.allow(allow(Operation.READ, ResourceType.GROUP, "c", principal="User:bob"))
+    headers, v2 = {"Authorization": token}, "application/vnd.kafka.v2+json"
+    settings = {"name": "i", "format": "binary", "auto.offset.reset": "earliest"}
+    assert (await api.post("/consumers/c", settings, v2, headers=headers)).status == 200
+    assigned = {"partitions": [{"topic": "t", "partition": 0}]}
+    assert (await api.post("/consumers/c/instances/i/assignments", assigned, v2, headers=headers)).status == 204
+    path = f"/consumers/c/instances/i/records?max_bytes={16 * MIB}"
+    accept = "Accept: application/vnd.kafka.binary.v2+json"
+    return f"GET {path} HTTP/1.1\r\nAuthorization: {token}\r\n{accept}"
+
+
 async def cut_short(connection: Connection) -> None:
     """Check that the rest of a long answer does not come."""
     with pytest.raises(ConnectionError):
@@ -527,7 +542,7 @@ async def cut_short(connection: Connection) -> None:
             raise ConnectionResetError("ended without the whole answer")
 
 
-@pytest.mark.parametrize("path", ["records", "batches"])
+@pytest.mark.parametrize("path", ["records", "batches", "consumer"])
 async def test_an_answer_to_a_slow_client_ends_with_its_credential(api: Api, broker: SecuredBroker, path: str) -> None:
     await broker.allow(allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"))
     async with slow_reader(api, broker, path) as connection:
