@@ -233,7 +233,7 @@ class TestExport:
             (b"t,0,4\nt,0,5\n", "line 2: t/0 is there twice"),
             (b"\n", "standard input has no offsets"),
             (b"t,0,11\n", "t/0: 11 is not between 0 and 10"),
-            (b"t,7,1\n", "topic t has no partition 7"),
+            (b"t,7,1\n", "topic t has the partitions 0 to 1, not 7"),
             (b"x,0,1\n", "there is no topic 'x'"),
         ],
     )
