@@ -63,6 +63,19 @@ Tests check both with `promtool` and against the tables below.
   bound are joined as `(other)`. `raftlog_metrics_joined_series` counts what was joined.
 * **Scraping is cheap and does not hold up requests**: numbers are read in slices of some milliseconds, and scrapes
   that arrive together share one answer.
+
+## Costs
+
+`python benchmarks/metrics.py scrape --count 1000 10000 --nodes 1 --scrapes 15`, on two cores that were half busy with
+other work, all partitions led by one node and with a committed offset of a group:
+
+| partitions | series | size | half within | all within | stalls of the loop | of a core, scraped every 15 s |
+|---|---|---|---|---|---|---|
+| 1,000 | 6,660 | 0.4 MB | 30 ms | 64 ms | 0 | 0.2 % |
+| 10,000 | 60,714 | 3.9 MB | 158 ms | 253 ms | 0 | 1.2 % |
+
+`python benchmarks/metrics.py counting` compares the throughput of a cluster that is scraped with that of one whose
+nodes count nothing.
 """
 
 SECTIONS = (
