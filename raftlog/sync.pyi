@@ -6,6 +6,7 @@ from ssl import SSLContext
 from typing import Any, Literal, Self
 
 from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, HealthInfo, RollCheck
+from raftlog.api.explain import Explanation
 from raftlog.api.groups import GroupInfo, GroupOffsetInfo, GroupPartition, GroupSummary, SoughtOffset
 from raftlog.api.moves import MoveInfo, PartitionOutcome, ReassignmentInfo, ReplicaInfo, ThrottleInfo
 from raftlog.api.quorum import QuorumInfo, VotersChange
@@ -343,6 +344,22 @@ class Admin:
         This is the last resort for partitions that no replica can lead without loss. `candidate` None: the replica with
         the longest log. Raises `InvalidRequest` unless the loss is accepted.
         """
+    def explain_group(self, group: str, *, principal: str = "") -> Explanation:
+        """Explain why the members of a group do, or do not, get records. `principal`: as in `explain_partition`. Raises
+        `InvalidRequest` (`unknown_group`).
+        """
+    def explain_partition(
+        self, topic: str, partition: int, *, offset: int | None = None, principal: str = ""
+    ) -> Explanation:
+        """Explain why a partition is in its state: the root cause first, remedies, the timeline, and the consequences
+        of each node's death.
+
+        `offset`: explains as well where the record at this offset lies on each replica. `principal`: explains as well
+        what this principal (`User:NAME`) may do there, and the rule that decides. Raises `InvalidRequest`
+        (`unknown_topic`, `unknown_partition`).
+        """
+    def explain_transaction(self, transactional_id: str) -> Explanation:
+        """Explain what a transaction waits for. Raises `InvalidRequest` (`unknown_transaction`)."""
     def finalize_feature_level(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelFinalized:
         """Raise the cluster's feature level permanently: to `level`, or to the highest that all nodes support.
 

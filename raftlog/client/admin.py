@@ -15,11 +15,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar, Unpack
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, FinalizeFeatureLevel, HealthInfo, RollCheck
+from raftlog.api.explain import Explanation
 from raftlog.api.groups import (
     DeletedOffsets,
     DeleteOffsets,
@@ -494,6 +495,30 @@ class Admin:
         """Return all groups, ordered by name."""
         return (await self._api.get("/v1/groups", Groups)).groups
 
+    async def explain_partition(
+        self, topic: str, partition: int, *, offset: int | None = None, principal: str = ""
+    ) -> Explanation:
+        """Explain why a partition is in its state: the root cause first, remedies, the timeline, and the consequences
+        of each node's death.
+
+        `offset`: explains as well where the record at this offset lies on each replica. `principal`: explains as well
+        what this principal (`User:NAME`) may do there, and the rule that decides. Raises `InvalidRequest`
+        (`unknown_topic`, `unknown_partition`).
+        """
+        query: dict[str, str | int] = {} if offset is None else {"offset": offset}
+        path = f"/v1/explain/topics/{quote(check_topic_name(topic), safe='')}/partitions/{partition}"
+        return await self._api.get(_with_query(path, query, principal), Explanation)
+
+    async def explain_group(self, group: str, *, principal: str = "") -> Explanation:
+        """Explain why the members of a group do, or do not, get records. `principal`: as in `explain_partition`. Raises
+        `InvalidRequest` (`unknown_group`)."""
+        path = f"/v1/explain/groups/{quote(group, safe='')}"
+        return await self._api.get(_with_query(path, {}, principal), Explanation)
+
+    async def explain_transaction(self, transactional_id: str) -> Explanation:
+        """Explain what a transaction waits for. Raises `InvalidRequest` (`unknown_transaction`)."""
+        return await self._api.get(f"/v1/explain/transactions/{quote(transactional_id, safe='')}", Explanation)
+
     async def describe_group(self, group: str) -> GroupInfo:
         """Return a group with its members. Raises `InvalidRequest` (`unknown_group`)."""
         return await self._api.get(group_path(group), GroupInfo)
@@ -762,6 +787,11 @@ def _both(one: TransactionInfo, other: TransactionInfo) -> TransactionInfo:
         duration_ms=max(_known(one.duration_ms, other.duration_ms), default=None),
         partitions=[partitions[place] for place in sorted(partitions)],
     )
+
+
+def _with_query(path: str, query: Mapping[str, str | int], principal: str) -> str:
+    named = {**query, **({"principal": principal} if principal else {})}
+    return f"{path}?{urlencode(named)}" if named else path
 
 
 def _known(*numbers: int | None) -> list[int]:

@@ -15,6 +15,7 @@ from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.settings import AdminSettings
+from raftlog.errors import InvalidRequest
 from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, known_everywhere, running_cluster
 
 pytestmark = pytest.mark.integration
@@ -73,6 +74,17 @@ async def test_a_healthy_partition_and_a_record_on_every_replica(cluster: LocalC
         assert found.record.not_before_ms <= found.record.not_after_ms
         assert any(line.reason == "created" for line in found.timeline)
         assert not found.unanswered and len(found.consequences) == 3
+    async with Admin(cluster.bootstrap) as admin:
+        same = await admin.explain_partition("well", 0, offset=7, principal="User:bob")
+        assert (same.findings[0].code, same.subject) == (found.findings[0].code, found.subject)
+        assert same.record is not None and same.record.offset == 7
+        for refused in (
+            admin.explain_group("none"),
+            admin.explain_transaction("none"),
+            admin.explain_partition("no", 0),
+        ):
+            with pytest.raises(InvalidRequest):
+                await refused
 
 
 async def test_a_dead_node_and_too_few_replicas_and_no_majority(cluster: LocalCluster) -> None:
