@@ -114,7 +114,7 @@ async def read_topic(bootstrap: str) -> list[Counted]:
         while True:
             records = await consumer.poll(timeout=1.0)
             found += [msgspec.json.decode(record.value or b"", type=Counted) for record in records]
-            if not records and len(consumer.lag) == 2 and not any(consumer.lag.values()):
+            if not records and consumer.caught_up:
                 return found
 
 

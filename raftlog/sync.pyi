@@ -96,6 +96,13 @@ class GroupConsumer:
         """Partitions that are assigned to this consumer and that it reads now."""
     def batches(self) -> Iterator[ConsumedBatch]:
         """Iterate over the batches without end; each counts as processed when the program requests the next one."""
+    @property
+    def caught_up(self) -> bool:
+        """True if every assigned partition's readable end is known and the position is there.
+
+        False while none is assigned. `lag` lacks partitions that no leader has answered for yet, so that its sum alone
+        does not tell this.
+        """
     def close(self, *, processed: bool = True) -> None:
         """Commit (with automatic commits), leave the group and close all connections. Closing twice is allowed.
 
@@ -547,6 +554,9 @@ class Consumer:
         """
     def batches(self) -> Iterator[ConsumedBatch]:
         """Iterate over the batches without end."""
+    @property
+    def caught_up(self) -> bool:
+        """True if every partition's readable end is known and the position is there."""
     def close(self) -> None:
         """Close all connections. Closing twice is allowed."""
     @property

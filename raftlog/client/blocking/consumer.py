@@ -60,6 +60,11 @@ class Consumer(Twin, of=AsyncConsumer, without=("go_on_at",)):
         lag, ends = self._look(lambda: (self._wrapped.lag, self._wrapped.end_offsets))
         return {**lag, **{partition: ends[partition] - offset for partition, offset in self._first_ahead().items()}}
 
+    @property
+    def caught_up(self) -> bool:
+        """True if every partition's readable end is known and the position is there."""
+        return not self._ahead and self._look(lambda: self._wrapped.caught_up)
+
     # --- Inside ---
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:

@@ -234,6 +234,15 @@ class TopicConsumer:
         return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
 
     @property
+    def caught_up(self) -> bool:
+        """True if every partition's readable end is known and the position is there.
+
+        `lag` lacks partitions that no leader has answered for yet, so that its sum alone does not tell this.
+        """
+        readers = self._readers().values()
+        return bool(readers) and all(reader.lag == 0 for reader in readers)
+
+    @property
     def prefetched_bytes(self) -> int:
         """Bytes that were fetched ahead of the program."""
         return 0 if self._fetcher is None else self._fetcher.facts().buffered_bytes

@@ -227,6 +227,15 @@ class GroupConsumer:
         return self._reading.lag
 
     @property
+    def caught_up(self) -> bool:
+        """True if every assigned partition's readable end is known and the position is there.
+
+        False while none is assigned. `lag` lacks partitions that no leader has answered for yet, so that its sum alone
+        does not tell this.
+        """
+        return self._reading.caught_up
+
+    @property
     def metrics(self) -> list[Family]:
         """The consumer's numbers now: assigned partitions, prefetched bytes, fetches, retries, lag
         (`docs/metrics.md`)."""

@@ -169,6 +169,12 @@ class GroupReading:
                 found[partition] = max(0, end - position)
         return found
 
+    @property
+    def caught_up(self) -> bool:
+        """True if partitions are read, and for all of them the position is known to be at the readable end."""
+        lag = self.lag
+        return bool(lag) and len(lag) == len(self.positions) and not any(lag.values())
+
     # --- Assignment --------------------------------------------------------------------------------------------------
 
     def begin(self, starts: Mapping[GroupPartition, int]) -> None:

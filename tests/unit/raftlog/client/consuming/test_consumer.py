@@ -66,6 +66,7 @@ async def test_all_partitions_are_read_in_order(cluster: FakeCluster) -> None:
         assert all([r.offset for r in records] == list(range(200)) for records in found.values())
         assert consumer.positions == consumer.high_watermarks == dict.fromkeys(range(4), 200)
         assert consumer.lag == dict.fromkeys(range(4), 0)
+        assert consumer.caught_up
         assert await consumer.poll(timeout=0.05) == []
 
 

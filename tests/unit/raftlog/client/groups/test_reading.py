@@ -80,6 +80,21 @@ async def test_a_partition_that_comes_back_begins_where_it_is_told_and_the_other
     assert reading.lag == {kept: 0, moved: 0}
 
 
+async def test_a_reading_has_caught_up_only_when_every_partition_has_answered(
+    cluster: FakeCluster, reading: GroupReading
+) -> None:
+    topic = topic_of(cluster, "t")
+    answered, silent = named(topic, 0), named(topic, 1)
+    assert not reading.caught_up, "nothing is read yet"
+    reading.begin({answered: 0})
+    await read(reading, 20)
+    assert (reading.lag, reading.caught_up) == ({answered: 0}, True)
+    reading.begin({silent: 0})
+    assert (reading.lag, reading.caught_up) == ({answered: 0}, False), "no leader has answered for the other"
+    await read(reading, 20)
+    assert (reading.lag, reading.caught_up) == ({answered: 0, silent: 0}, True)
+
+
 async def test_what_is_paused_keeps_its_place_also_of_what_is_ahead(
     cluster: FakeCluster, reading: GroupReading
 ) -> None:
