@@ -2,7 +2,7 @@
 
 The rule for a replica that is not in sync tries the explanations from the most certain to the least: a certificate that
 was refused, a node without heartbeats, a node that is up but cut off, a replica out of service, a full disk, a missing
-link to the leader, a slow disk, a throttle, and at last plain lag.
+link to the leader, a slow disk, a throttle, an unclean restart, and at last plain lag.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from raftlog.config import majority
 
 from .case import ClusterCase, PartitionCase
 from .facts import NodeFacts, ReplicaFacts, Unanswered
+from .past import unclean_return
 from .wording import nodes, records, seconds, size
 
 SLOW_RUNNING_SECONDS = 1.0
@@ -158,6 +159,7 @@ def replica_cause(case: PartitionCase, node: int) -> Finding:
         or _no_link(case, facts)
         or slow_disk(case, facts)
         or _being_added(case, facts)
+        or unclean_return(case, facts)
         or _plain_lag(case, facts)
     )
 
@@ -440,6 +442,10 @@ def _plain_lag(case: PartitionCase, facts: NodeFacts) -> Finding:
         evidence.append(f"it was last caught up {seconds(known[0].caught_up_ago)} ago")
     removed = [one for one in case.cluster.changes if one.kind == "isr" and one.about == facts.node]
     why = " It fell behind for longer than the leader allows" if removed and removed[-1].reason == "lagged" else ""
+    of_node = [one for one in case.cluster.changes if one.kind == "broker" and one.about == facts.node]
+    if removed and removed[-1].reason == "fenced" and of_node and of_node[-1].reason != "fenced":
+        ago = seconds(max(0, case.cluster.now_ms - removed[-1].time_ms) / 1000)
+        why = f" It was fenced {ago} ago, came back, and copies what it missed"
     return Finding(
         "isr_shrunk",
         "warning",

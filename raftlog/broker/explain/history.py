@@ -12,7 +12,7 @@ their own, so that a fence of a broker with many replicas does not push them out
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain
 
@@ -26,7 +26,7 @@ from metadata.view import (
     PartitionChanged,
     TopicChanged,
 )
-from raftlog.model import NO_BROKER, BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition
+from raftlog.model import NO_BROKER, BrokerId, BrokerRecord, Offset, PartitionRecord, TopicId, TopicPartition
 
 MAX_CHANGES = 20_000
 """The most changes of partitions, some hundred bytes each."""
@@ -55,6 +55,8 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
     former_leader: int = -1
     isr: tuple[int, ...] = ()
     former_isr: tuple[int, ...] = ()
+    log_end: int = -1
+    """Where the log of a replica that cannot vouch for its records ended, as `about` reported it; -1: unknown."""
 
     @property
     def key(self) -> tuple[int, bytes, int, str, int, int]:
@@ -66,6 +68,9 @@ REASONS = {
     "created": "the partition was created",
     "fenced": "node {about} sent no heartbeat in time, or announced its stop",
     "restarted": "node {about} registered again after a restart",
+    "unclean_restart": "node {about} restarted after an unclean stop or damage, and cannot vouch for all records of "
+    "its replica",
+    "other_folder": "node {about} came back with another data folder, without the replica that it had",
     "elected": "an in-sync replica was elected",
     "commit_set": "no in-sync replica was live, so a member of the last sufficient ISR was elected",
     "recovery": "recovery election: of the returned members, the one with the longest log leads",
@@ -80,6 +85,7 @@ REASONS = {
     "moved": "a reassignment changed the replicas",
     "unfenced": "its heartbeats reach the quorum",
     "registered": "a new process of the node registered",
+    "registered_elsewhere": "a new process of the node registered, with another data folder",
     "short_of_room": "its disk is short of room",
     "room_again": "its disk has room again",
     "removed": "an operator unregistered it",
@@ -97,7 +103,10 @@ class ChangeHistory:
         self._others: deque[Change] = deque(maxlen=MAX_BROKER_CHANGES)
         self._known_index = 0
         """The index up to which an earlier process remembered its changes."""
-        self._noted_index = 0
+        self._noted_index = self._former_index = 0
+        """The index of the entry that was noted last, and the one before it."""
+        self._brokers: dict[BrokerId, str] = {}
+        """Broker → how that entry changed it."""
         self._on_change: list[Callable[[Change], None]] = []
 
     def restore(self, changes: Iterable[Change]) -> None:
@@ -111,23 +120,28 @@ class ChangeHistory:
         self._on_change.append(listener)
 
     def note(self, index: int, events: Sequence[MetadataEvent], view: ClusterView, time_ms: int) -> None:
-        """Remember what these events change. To be called before the view applies them."""
+        """Remember what these events change. To be called before the view applies them; an entry with many events may
+        come in several calls.
+        """
         if index <= self._known_index:
             return
-        former_index, self._noted_index = self._noted_index, index
-        brokers: dict[BrokerId, str] = {}
+        if index != self._noted_index:
+            self._former_index, self._noted_index, self._brokers = self._noted_index, index, {}
+        brokers = self._brokers
         records: dict[TopicPartition, PartitionRecord] = {}
         for event in events:
             if isinstance(event, BrokerChanged):
                 former = view.broker(event.record.broker_id)
                 reason = _broker_reason(former, event.record)
                 if reason:
-                    brokers[event.record.broker_id] = "restarted" if reason == "registered" else reason
+                    brokers[event.record.broker_id] = _RESTARTS.get(reason, reason)
                     self._tell(Change(index, time_ms, _NO_TOPIC, -1, "broker", reason, event.record.broker_id))
             elif isinstance(event, BrokerRemoved):
                 self._tell(Change(index, time_ms, _NO_TOPIC, -1, "broker", "removed", event.broker_id))
         created = {
-            e.record.topic_id for e in events if isinstance(e, TopicChanged) if e.record.created_index > former_index
+            e.record.topic_id
+            for e in events
+            if isinstance(e, TopicChanged) and e.record.created_index > self._former_index
         }
         for event in events:
             if isinstance(event, PartitionChanged):
@@ -135,8 +149,8 @@ class ChangeHistory:
                 before = records.get(tp) or view.partition(tp)
                 records[tp] = event.record
                 if before is not None:
-                    marked = {ticket.broker_id for ticket in event.tickets}
-                    change = _partition_change(index, time_ms, before, event.record, brokers, view, marked)
+                    ends = {ticket.broker_id: ticket.stable_end_offset for ticket in event.tickets}
+                    change = _partition_change(index, time_ms, before, event.record, brokers, view, ends)
                     if change is not None:
                         self._tell(change)
                 elif tp.topic_id in created:
@@ -185,6 +199,10 @@ def merged(histories: Iterable[Iterable[Change]]) -> list[Change]:
     return sorted(found.values(), key=_order)
 
 
+_RESTARTS = {"registered": "restarted", "registered_elsewhere": "other_folder"}
+"""Reason of a broker's registration → reason of what this registration takes from it."""
+
+
 def _order(change: Change) -> tuple[int, bool, int]:
     """Return the key of the log's order; in one entry, a broker's change precedes what it brings about."""
     return change.index, bool(change.topic_id), change.time_ms
@@ -192,7 +210,8 @@ def _order(change: Change) -> tuple[int, bool, int]:
 
 def _broker_reason(former: BrokerRecord | None, now: BrokerRecord) -> str:
     if former is None or former.incarnation != now.incarnation:
-        return "registered"
+        moved = former is not None and former.directory_id != now.directory_id
+        return "registered_elsewhere" if moved else "registered"
     if former.fenced != now.fenced:
         return "fenced" if now.fenced else "unfenced"
     if former.short_of_room != now.short_of_room:
@@ -207,12 +226,16 @@ def _partition_change(
     now: PartitionRecord,
     brokers: dict[BrokerId, str],
     view: ClusterView,
-    marked: set[BrokerId],
+    ends: Mapping[BrokerId, Offset],
 ) -> Change | None:
+    """`ends`: marked replica → the end of its log, as its node reported it."""
     led_before, leads_now = (before.leader, before.leader_epoch), (now.leader, now.leader_epoch)
+    unclean = _unclean(before, now, brokers)
     if led_before != leads_now:
         kind = "leader"
-        reason, about = _leader_reason(before, now, brokers, view, marked)
+        reason, about = unclean or _leader_reason(before, now, brokers, view, ends)
+    elif unclean is not None:
+        kind, (reason, about) = "isr", unclean
     elif before.isr != now.isr:
         kind = "isr"
         reason, about = _isr_reason(before, now, brokers)
@@ -223,8 +246,22 @@ def _partition_change(
     tp = now.topic_partition
     return Change(
         index, time_ms, tp.topic_id, tp.partition, kind, reason, about,
-        now.leader, now.leader_epoch, before.leader, now.isr, before.isr,
+        now.leader, now.leader_epoch, before.leader, now.isr, before.isr, ends.get(about, -1),
     )  # fmt: skip
+
+
+def _unclean(
+    before: PartitionRecord, now: PartitionRecord, brokers: dict[BrokerId, str]
+) -> tuple[str, BrokerId] | None:
+    """Return the broker that this entry registered although its replica cannot vouch for its records, if there is one.
+
+    A registration leaves a replica that can vouch in the ISR, and marks one that cannot (S9).
+    """
+    for broker, why in brokers.items():
+        left = broker in before.isr and broker not in now.isr
+        if why in _RESTARTS.values() and (left or broker in now.not_eligible):
+            return ("unclean_restart" if why == "restarted" else why), broker
+    return None
 
 
 def _created(index: int, time_ms: int, now: PartitionRecord) -> Change:
@@ -240,13 +277,13 @@ def _leader_reason(
     now: PartitionRecord,
     brokers: dict[BrokerId, str],
     view: ClusterView,
-    marked: set[BrokerId],
+    marked: Container[BrokerId],
 ) -> tuple[str, BrokerId]:
     if now.leader_epoch in now.unclean_leader_epochs:
         return "unclean", now.leader
     if before.leader != NO_BROKER and now.leader != before.leader:
         why = brokers.get(before.leader, "")
-        if why in ("fenced", "restarted"):
+        if why == "fenced" or why in _RESTARTS.values():
             return why, before.leader
         if now.leader == NO_BROKER:
             return "", before.leader
@@ -266,8 +303,8 @@ def _isr_reason(before: PartitionRecord, now: PartitionRecord, brokers: dict[Bro
     left = [broker for broker in before.isr if broker not in now.isr]
     joined = [broker for broker in now.isr if broker not in before.isr]
     for broker in left:
-        if brokers.get(broker) in ("fenced", "restarted"):
-            return brokers[broker], broker
+        if brokers.get(broker) == "fenced":
+            return "fenced", broker
     if left and before.replicas != now.replicas:
         return "moved", left[0]
     if left:

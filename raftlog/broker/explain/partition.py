@@ -17,6 +17,7 @@ from raftlog.model import BrokerId
 from .case import PartitionCase
 from .causes import cut_off_findings, expired_certificate, full_disk, moving, quorum_findings, replica_cause, slow_disk
 from .consequences import consequences_of
+from .past import past_elections
 from .timeline import timeline_of
 from .wording import nodes, records, seconds
 
@@ -24,7 +25,8 @@ RANK = (
     "quorum_without_majority", "leader_cut_off", "expired_certificate", "acl_denied", "no_leader", "below_min_isr",
     "full_disk", "replica_offline", "node_dead", "network_cut", "heartbeats_lost", "node_cut_off", "unclean_restart",
     "replica_repairing", "slow_disk", "replica_opening", "node_unreachable", "isr_shrunk", "throttled_move",
-    "open_transaction", "quorum_without_leader", "voter_lost", "move_in_progress", "not_preferred", "healthy",
+    "open_transaction", "quorum_without_leader", "voter_lost", "move_in_progress", "unclean_election",
+    "recovery_election", "not_preferred", "healthy",
 )  # fmt: skip
 """The codes of findings about a partition, the root cause of others before them."""
 
@@ -75,7 +77,8 @@ def _findings(case: PartitionCase) -> list[Finding]:
             found.append(replica_cause(case, node) if cluster.node(node) is None else moving(case, node))
     if record.has_leader and record.leader != record.replicas[0] and record.replicas[0] in record.isr:
         found.append(_not_preferred(case))
-    return found + _transactions(case) + _access(case)
+    past = past_elections(case) if record.has_leader else []
+    return found + past + _transactions(case) + _access(case)
 
 
 def _is_well(case: PartitionCase, node: int) -> bool:

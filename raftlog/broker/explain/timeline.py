@@ -14,6 +14,9 @@ _SEVERITIES: dict[str, Severity] = {
     "quorum_lost": "critical",
     "fenced": "warning",
     "restarted": "warning",
+    "unclean_restart": "warning",
+    "other_folder": "warning",
+    "registered_elsewhere": "warning",
     "commit_set": "warning",
     "recovery": "warning",
     "no_room": "warning",
@@ -63,7 +66,8 @@ def _epochs(case: PartitionCase) -> list[tuple[int, int]]:
 
 def _entry(change: Change) -> TimelineEntry:
     why = REASONS.get(change.reason, "").format(about=change.about)
-    text = _text(change) + (f": {why}" if why else "")
+    end = f" (its log ends at {change.log_end})" if change.log_end >= 0 else ""
+    text = _text(change) + (f": {why}{end}" if why else "")
     return TimelineEntry(text, change.reason, change.time_ms, change.index or None)
 
 
@@ -75,10 +79,13 @@ def _text(change: Change) -> str:
             "unfenced": "was unfenced",
             "removed": "was unregistered",
             "registered": "registered",
+            "registered_elsewhere": "registered",
         }
         return f"node {change.about} {did.get(change.reason, 'changed')}"
     if change.kind == "quorum":
         return f"node {change.about} leads the metadata quorum" if change.about >= 0 else "the quorum had no leader"
+    if change.kind == "isr" and change.isr == change.former_isr:
+        return f"the ISR stays {isr}"
     if change.kind == "isr":
         return f"the ISR changed from {','.join(map(str, change.former_isr))} to {isr}"
     if change.kind == "replicas":

@@ -17,17 +17,25 @@ import pytest
 
 from raftlog import Admin, Producer
 from raftlog.api.explain import Explanation
+from raftlog.api.topics import TopicDescription
 from raftlog.broker.identity import read_identity
 from raftlog.cli.nodes.local_cluster import DATA_FOLDER, SETTINGS_FILE, LocalCluster, LocalNode, free_base_port
 from raftlog.errors import RaftlogError
+from raftlog.model import TopicId, TopicPartition
 from raftlog.system.disk import LocalDisk
 from tests.support.clusters import troubled_node
-from tests.support.clusters.cluster import all_in_sync, running_cluster, started
+from tests.support.clusters.cluster import (
+    all_in_sync,
+    eventually,
+    known_everywhere,
+    running_cluster,
+    started,
+)
 from tests.support.clusters.small_disks import on_small_disks, small_disks
 from tests.support.clusters.tls import SETTING, Authority, write
 from tests.support.clusters.troubled_node import Fault, begin
 
-from .test_explain import explained, filled, partition
+from .test_explain import explain, explained, filled, partition
 
 pytestmark = pytest.mark.integration
 
@@ -131,6 +139,69 @@ async def test_the_leader_is_cut_off_from_the_quorum() -> None:
         found = await explained(asked, partition(topic), "leader_cut_off")
         assert found.findings[0].node == leader.node_id
         troubled_node.end(Fault.NO_QUORUM, leader.folder)
+
+
+async def test_all_replicas_restart_unclean_and_lose_their_tails() -> None:
+    """All nodes are killed, and what a `flush=os` topic had not written back is lost with the page caches."""
+    with running_cluster() as cluster:
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic("buffered", 1, 2, configs={"flush": "os"})
+            async with Producer(cluster.bootstrap) as producer:
+                for number in range(20):
+                    await producer.send_and_wait("buffered", b"%d" % number)
+            described = (await all_in_sync(admin, "buffered"))["buffered"]
+            await known_everywhere(cluster, "buffered")
+        holders = described.partitions[0].replicas
+        asked = next(node for node in cluster.nodes if node.node_id not in holders)
+        for node in cluster.nodes:
+            await asyncio.to_thread(cluster.kill_node, node.node_id)
+        kept = [
+            lose_the_tail(cluster.nodes[holder], described, batches)
+            for batches, holder in ((2, holders[0]), (5, holders[1]))
+        ]
+        assert kept == [18, 15]
+
+        for number in (asked.node_id, holders[0]):
+            await asyncio.to_thread(cluster.start_node, number)
+        await found_too(asked, "node_dead", holders[1])
+        await found_too(asked, "unclean_restart", holders[0])
+        waits = await explained(asked, partition("buffered"), "no_leader")
+        assert "may lack records" in waits.findings[0].summary
+
+        await asyncio.to_thread(cluster.start_node, holders[1])
+        found = await explained(asked, partition("buffered", "?offset=19"), "recovery_election")
+        cause = found.findings[0]
+        assert cause.node == holders[0] and "flush=os" in cause.summary and "at offset 18 and beyond" in cause.summary
+        assert cause.summary.startswith(f"nodes {min(holders)} and {max(holders)} restarted")
+        assert any("flush=fsync" in line for line in cause.remedies)
+        assert found.record is not None and {place.state for place in found.record.places} == {"absent"}
+        unclean = [line.text for line in found.timeline if line.reason == "unclean_restart"]
+        assert len(unclean) == 2 and any("its log ends at 18" in line for line in unclean), found.timeline
+        assert any(line.reason == "recovery" for line in found.timeline)
+
+
+async def found_too(node: LocalNode, code: str, about: int) -> None:
+    """Wait until a finding about `buffered` has this code and node."""
+
+    async def look() -> bool:
+        found = await explain(node, partition("buffered"))
+        return any((one.code, one.node) == (code, about) for one in found.findings)
+
+    await eventually(look, f"{code} of node {about}")
+
+
+def lose_the_tail(node: LocalNode, topic: TopicDescription, batches: int) -> int:
+    """Cut the last batches off a replica's only segment, one of them in the middle. Return the number that is left."""
+    folder = Path(node.folder) / DATA_FOLDER / "partitions" / TopicPartition(TopicId(topic.id_bytes), 0).directory_name
+    (segment,) = folder.glob("*.log")
+    content = segment.read_bytes()
+    starts = []
+    at = 0
+    while at < len(content):
+        starts.append(at)
+        at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")  # base offset, length, the rest of the batch
+    os.truncate(segment, starts[-batches] + 20)
+    return len(starts) - batches
 
 
 class CutCluster(LocalCluster):

@@ -83,6 +83,48 @@ def test_a_restart() -> None:
     assert world.partition(led_by(NONE, 8), BrokerChanged(again)).reason == "restarted"
 
 
+def ticket_of(broker_id: BrokerId, end: int) -> RecoveryTicket:
+    return RecoveryTicket(broker_id, Incarnation(50), DirectoryId(bytes(16)), True, LeaderEpoch(7), Offset(end))
+
+
+def test_restarts_of_replicas_that_cannot_vouch_s9() -> None:
+    world = World()
+    follower = world.partition(led_by(BrokerId(0), 7, (0, 1)), BrokerChanged(broker(2, incarnation=Incarnation(50))))
+    assert (follower.kind, follower.reason, follower.about, follower.log_end) == ("isr", "unclean_restart", 2, -1)
+    leader = world.partition(
+        led_by(NONE, 8, (1,), not_eligible=(BrokerId(0),)),
+        BrokerChanged(broker(0, incarnation=Incarnation(51))),
+        tickets=(ticket_of(BrokerId(0), 600),),
+    )
+    assert (leader.kind, leader.reason, leader.about, leader.log_end) == ("leader", "unclean_restart", 0, 600)
+    moved = broker(1, incarnation=Incarnation(52), directory_id=DirectoryId(b"d" * 16))
+    last = world.partition(
+        led_by(NONE, 8, (1,), not_eligible=(BrokerId(0), ONE)),
+        BrokerChanged(moved),
+        tickets=(ticket_of(BrokerId(0), 600), ticket_of(ONE, 0)),
+    )
+    assert (last.kind, last.reason, last.about, last.log_end) == ("isr", "other_folder", 1, 0)
+    told = [cluster_change(one, "orders").text for one in world.changes[-2:]]
+    assert told == [
+        "node 1 registered: a new process of the node registered, with another data folder",
+        "the ISR stays 1: node 1 came back with another data folder, without the replica that it had (its log ends at "
+        "0)",
+    ]
+
+
+def test_an_entry_with_many_events_comes_in_several_calls() -> None:
+    world = World()
+    world.history.note(9, [BrokerChanged(broker(2, fenced=True))], world.view, 1)
+    world.history.note(9, [PartitionChanged(led_by(BrokerId(0), 7, (0, 1)))], world.view, 1)
+    assert (world.changes[-1].reason, world.changes[-1].about) == ("fenced", 2)
+
+
+def test_changes_of_an_older_version_are_read() -> None:
+    change = Change(1, 2, TOPIC, 0, "isr", "lagged", 2, 0, 7, 0, (0, 1), (0, 1, 2), 5)
+    older = msgspec.msgpack.encode(msgspec.to_builtins(change, builtin_types=(bytes,))[:-1])
+    assert msgspec.msgpack.decode(older, type=Change) == msgspec.structs.replace(change, log_end=-1)
+
+
 def test_changes_of_the_isr() -> None:
     world = World()
     lagged = world.partition(led_by(BrokerId(0), 7, (0, 1)))

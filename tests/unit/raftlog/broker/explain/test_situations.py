@@ -109,6 +109,78 @@ def test_5_all_members_came_back_unclean_and_one_is_missing() -> None:
     assert {one.code for one in found.findings} >= {"node_dead", "unclean_restart"}
 
 
+def test_5_a_replica_that_left_the_isr_for_an_unclean_restart_copies_again() -> None:
+    back = node(2, replica=replica(2, stable_end=10, log_end=10))
+    left = Change(480, NOW_MS - 9_000, TOPIC, 0, "isr", "unclean_restart", 2, 0, 7, 0, (0, 1), (0, 1, 2), 990)
+    found = explain_partition(case(answers={2: back}, record=record(isr=WITHOUT_2), changes=(left,)))
+    finding = first(found, "unclean_restart", "rejoins the ISR when it has caught up")
+    assert "restarted after an unclean stop" in finding.summary
+    assert finding.evidence == [
+        "it registered 9.0 s ago",
+        "its log ended at 990",
+        "it is 990 records behind the leader",
+    ]
+    assert found.timeline[-1].text.endswith("cannot vouch for all records of its replica (its log ends at 990)")
+    again = Change(482, NOW_MS - 5_000, TOPIC, 0, "isr", "caught_up", 2, 0, 7, 0, (0, 1, 2), (0, 1))
+    lagged = Change(484, NOW_MS, TOPIC, 0, "isr", "lagged", 2, 0, 7, 0, (0, 1), (0, 1, 2))
+    later = case(answers={2: back}, record=record(isr=WITHOUT_2), changes=(left, again, lagged))
+    first(explain_partition(later), "isr_shrunk")
+
+
+def test_5_a_node_came_back_with_another_folder() -> None:
+    back = node(2, replica=replica(2, stable_end=10, log_end=10))
+    fenced, elsewhere = fence(2), Change(495, NOW_MS, b"", -1, "broker", "registered_elsewhere", 2)
+    found = explain_partition(
+        case(answers={2: back}, record=record(isr=WITHOUT_2), changes=(fenced, elsewhere)),
+    )
+    assert "with another data folder" in first(found, "unclean_restart", "node 2's log and machine").summary
+
+
+def test_5_a_fenced_replica_that_came_back_copies_what_it_missed() -> None:
+    back = node(2, replica=replica(2, stable_end=900, log_end=900))
+    left = Change(490, NOW_MS - 5_000, TOPIC, 0, "isr", "fenced", 2, 0, 7, 0, (0, 1), (0, 1, 2))
+    registered = Change(495, NOW_MS - 1_000, b"", -1, "broker", "registered", 2)
+    found = explain_partition(
+        case(answers={2: back}, record=record(isr=WITHOUT_2), changes=(fence(2), left, registered)),
+    )
+    assert "It was fenced 5.0 s ago, came back, and copies what it missed" in first(found, "isr_shrunk").summary
+
+
+def returned(flush: str, ago_ms: int = 60_000) -> Explanation:
+    """A healthy partition whose replicas all restarted uncleanly, which a recovery election gave to node 0."""
+    at = NOW_MS - ago_ms
+    changes = (
+        Change(300, at - 9_000, TOPIC, 0, "leader", "elected", 1, 1, 5, 0, (0, 1, 2), (0, 1, 2)),
+        Change(310, at - 8_000, TOPIC, 0, "isr", "unclean_restart", 2, 1, 5, 1, (0, 1), (0, 1, 2)),
+        Change(311, at - 7_000, TOPIC, 0, "isr", "caught_up", 2, 1, 5, 1, (0, 1, 2), (0, 1)),
+        Change(400, at - 3_000, TOPIC, 0, "leader", "unclean_restart", 1, -1, 6, 1, (0, 2), (0, 1, 2), 580),
+        Change(401, at - 2_000, TOPIC, 0, "isr", "other_folder", 0, -1, 6, -1, (0,), (0,), 600),
+        Change(402, at, TOPIC, 0, "leader", "recovery", 0, 0, 7, -1, (0,), (0,)),
+        Change(403, at + 50, TOPIC, 0, "isr", "caught_up", 1, 0, 7, 0, (0, 1), (0,)),
+    )
+    return explain_partition(case(changes=changes, flush=flush))
+
+
+def test_5_records_were_lost_when_all_nodes_stopped() -> None:
+    finding = first(returned("os"), "recovery_election", "flush=fsync", "at offset 600 and beyond")
+    assert finding.summary.startswith("nodes 0 and 1 restarted, and none could vouch")
+    assert "1.0 min ago" in finding.summary or "60.0 s ago" in finding.summary
+    assert "not written back, at offset 600 and beyond, are lost" in finding.summary
+    assert finding.evidence[:2] == [
+        "node 0 came back with another data folder; its log ended at 600",
+        "node 1 came back after an unclean stop or damage; its log ended at 580",
+    ]
+    safe = first(returned("fsync"), "recovery_election", "partition verify orders")
+    assert "2 or more of the disks" in safe.summary
+    first(returned("os", ago_ms=25 * 3_600_000), "healthy")
+
+
+def test_5_an_operator_ordered_an_unclean_election() -> None:
+    ordered = Change(402, NOW_MS - 5_000, TOPIC, 0, "leader", "unclean", 0, 0, 7, -1, (0,), (0,))
+    finding = first(explain_partition(case(changes=(ordered,))), "unclean_election", "audit log")
+    assert "gave orders/0 5.0 s ago to node 0" in finding.summary and "at offset 600 and beyond" in finding.summary
+
+
 def test_6_a_move_is_throttled() -> None:
     target = tuple(map(BrokerId, (0, 1, 3)))
     moving = record(replicas=tuple(map(BrokerId, (0, 1, 2, 3))), adding_replicas=(BrokerId(3),), target_replicas=target)
