@@ -1,7 +1,8 @@
 """A TOML text as a typed struct, with line, reason and suggestion for everything that is wrong with it.
 
-The struct's types and `msgspec.Meta` say what is right. Every setting is checked on its own, so that one pass finds all
-problems. A struct that checks relations between its settings raises `WrongSetting`, which names them.
+The struct's types and `msgspec.Meta` say what is right. A number with a unit of time or size may also be a text with a
+unit of its own: `"7d"`, `"64MiB"`. Every setting is checked on its own, so that one pass finds all problems. A struct
+that checks relations between its settings raises `WrongSetting`, which names them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from .errors import InvalidRequest
+from .quantities import UNITS_OF_TIME_MS, in_unit
 
 TEXT_MAX = 256 * 1024
 """Longest text that is parsed, in characters."""
@@ -117,11 +119,12 @@ class TomlSettings(Generic[T]):
             self.problems.append(Problem(0, "", "it is nested too deeply"))
             return
         self._places = dict(_places(kind, ()))
-        found = islice(self._check_struct(kind, self._table, ()), PROBLEMS_MAX)
+        table = _in_units(kind, self._table)
+        found = islice(self._check_struct(kind, table, ()), PROBLEMS_MAX)
         self.problems = [Problem(self.line_of(*path), ".".join(path), reason) for path, reason in found]
         self.problems.sort(key=lambda problem: problem.line)
         if not self.problems:
-            self.value = msgspec.convert(self._table, kind)
+            self.value = msgspec.convert(table, kind)
 
     def _syntax(self, message: str) -> Problem:
         place = _PLACE.search(message)
@@ -167,7 +170,8 @@ class TomlSettings(Generic[T]):
         try:
             msgspec.convert(value, hint)
         except msgspec.ValidationError:
-            return [(path, f"must be {expected(hint)}, not {_shown(value)}")]
+            other = _other_form(hint) if isinstance(value, str) else ""
+            return [(path, f"must be {expected(hint)}{other}, not {_shown(value)}")]
         return []
 
     def _check_entry(self, kind: Any, key: str, entry: object, path: Path) -> list[tuple[Path, str]]:
@@ -223,6 +227,24 @@ def _places(kind: Any, path: Path) -> Iterator[tuple[str, Path]]:
     yield from ((name, path) for name in hints)
 
 
+def _in_units(kind: Any, table: Table) -> Table:
+    """Return a table with its durations and sizes, such as `"7d"` and `"64MiB"`, in the units of their settings."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _value_in_unit(hints.get(name), value) for name, value in table.items()}
+
+
+def _value_in_unit(hint: Any, value: object) -> object:
+    inner = _without_none(_bare(hint))
+    if isinstance(value, str) and inner in (int, float):
+        number = in_unit(value, unit_of(hint))
+        return value if number is None else number
+    if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+        return _in_units(inner, value)
+    if isinstance(value, Mapping) and get_origin(inner) is dict:
+        return {key: _value_in_unit(get_args(inner)[1], entry) for key, entry in value.items()}
+    return value
+
+
 def expected(hint: Any) -> str:
     """Return what a value of this type must be, such as "a whole number from 1 to 64 (threads)"."""
     kind = _without_none(_bare(hint))
@@ -236,6 +258,15 @@ def expected(hint: Any) -> str:
     if kind is str and any(meta.min_length for meta in metas_of(hint)):
         within = " that is not empty"
     return f"{_KINDS.get(kind, 'a value of another kind')}{within}{f' ({unit})' if unit else ''}"
+
+
+def _other_form(hint: Any) -> str:
+    """Return the form of a text that stands for a number of this type; empty if there is none."""
+    unit = unit_of(hint)
+    if _without_none(_bare(hint)) not in (int, float) or not unit:
+        return ""
+    like = '"500ms" or "7d"' if unit in UNITS_OF_TIME_MS else '"64MiB"' if unit.split(" ")[0] == "bytes" else ""
+    return f", or a text such as {like}" if like else ""
 
 
 def choices_of(kind: Any) -> list[str]:

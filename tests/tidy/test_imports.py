@@ -16,6 +16,7 @@ VOCABULARY = (
     "raftlog.model",
     "raftlog.security",
     "raftlog.ports",
+    "raftlog.quantities",
     "raftlog.toml_settings",
     "raftlog.config",
     "raftlog.settings",

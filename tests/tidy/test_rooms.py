@@ -44,9 +44,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
-        "version", "errors", "metrics", "prometheus", "toml_settings", "model", "security", "ports", "config",
-        "settings", "logs", "partitioner", "patterns", "json_values", "slices", "trace_context", "transactions",
-        "records", "system", "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
+        "version", "errors", "metrics", "prometheus", "quantities", "toml_settings", "model", "security", "ports",
+        "config", "settings", "logs", "partitioner", "patterns", "json_values", "slices", "trace_context",
+        "transactions", "records", "system", "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
     "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "live", "console", "app"),
     "spark_source": (

@@ -19,8 +19,8 @@ from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.nearest import did_you_mean
 from raftlog.cli.terminal.options import Group, Isolation, PlanDeletion, Yes, parse_from
 from raftlog.cli.terminal.output import Output, Row, counted, dash, listing, show
-from raftlog.cli.terminal.units import duration_ms
 from raftlog.errors import InvalidRequest
+from raftlog.quantities import duration_ms
 
 if TYPE_CHECKING:
     from raftlog.api.groups import AssignedTopic, GroupInfo, GroupMemberInfo, GroupOffsetInfo, SoughtOffset

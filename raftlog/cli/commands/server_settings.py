@@ -22,8 +22,8 @@ current. `raftlog server settings` prints the same, and `raftlog server check-co
 all that is wrong in a file, without a start. [node.md](node.md) describes how to set up nodes. A complete example with
 comments is `deploy/node.toml`.
 
-*Unit* and *range* are those of the number in the file: there are no suffixes such as `7d`. (The command line takes them
-for topics.) Numbers are shown with
+*Unit* and *range* are those of a number. A duration or a size may also be a text with a unit of its own: `"500ms"`,
+`"7d"`, `"64MiB"` (for topics without quotation marks, on the command line). Numbers are shown with
 commas, and written without.
 
 ## Settings of a node (`node.toml`)

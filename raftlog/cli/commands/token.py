@@ -11,8 +11,8 @@ from raftlog.cli.terminal.command import argument, command, option
 from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.options import Yes
 from raftlog.cli.terminal.output import Output, listing, show
-from raftlog.cli.terminal.units import duration_ms
 from raftlog.errors import InvalidRequest
+from raftlog.quantities import duration_ms
 
 if TYPE_CHECKING:
     from raftlog.sync import Admin

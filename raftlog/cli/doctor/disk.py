@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from raftlog.cli.terminal.units import shown_duration, shown_size
+from raftlog.quantities import shown_duration, shown_size
 
 from .findings import Finding, ok, problem, warning
 

@@ -11,8 +11,8 @@ import resource
 import sys
 from collections.abc import Callable, Iterable
 
-from raftlog.cli.terminal.units import shown_duration, shown_size
 from raftlog.config import MIB
+from raftlog.quantities import shown_duration, shown_size
 from raftlog.version import __version__
 
 from .findings import Finding, ok, problem, warning

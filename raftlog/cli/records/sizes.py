@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from raftlog.cli.terminal.output import counted, table
-from raftlog.cli.terminal.units import shown_size
+from raftlog.quantities import shown_size
 
 
 class Replica(msgspec.Struct, frozen=True):

@@ -15,12 +15,13 @@ import rich_click as click
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC
 from raftlog.errors import InvalidRequest
 from raftlog.model import EARLIEST, LATEST
+from raftlog.quantities import duration_ms, setting_value
 from raftlog.records.header import Codec
 
 from .command import argument, option
 from .connection import Connection
 from .names import complete_groups, complete_topics
-from .units import Size, duration_ms, setting_value
+from .units import Size
 
 COUNT = click.IntRange(0)
 POSITIVE = click.IntRange(1)

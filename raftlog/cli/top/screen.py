@@ -6,7 +6,7 @@ This module is pure.
 from __future__ import annotations
 
 from raftlog.cli.terminal.output import dash, table
-from raftlog.cli.terminal.units import shown_size
+from raftlog.quantities import shown_size
 
 from .rates import Changes
 
