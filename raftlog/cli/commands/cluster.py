@@ -18,11 +18,13 @@ import rich_click as click
 from raftlog.cli.terminal.command import argument, command
 from raftlog.cli.terminal.connection import Connection
 from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
-from raftlog.cli.terminal.options import COUNT, PlanChange
+from raftlog.cli.terminal.options import COUNT, NODE_NUMBER, PlanChange
 from raftlog.cli.terminal.output import Output, fields, listing, show, table
+from raftlog.cli.terminal.units import Duration
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .moves import balance, drain, elect, reassign, unregister
+from .waiting import NewCredential, left_to_do, until
 
 if TYPE_CHECKING:
     from raftlog.api.cluster import ClusterInfo, NodeInfo, RollCheck
@@ -45,6 +47,12 @@ class NodeHealth(msgspec.Struct, frozen=True):
     ready: bool = False
     problems: Sequence[str] = ()
     error: str | None = None
+
+
+class Waited(msgspec.Struct, frozen=True):
+    """The end of a wait: what is still missing when the time is up; otherwise nothing."""
+
+    missing: list[str]
 
 
 class HealthReport(msgspec.Struct, frozen=True):
@@ -146,6 +154,39 @@ def health(connection: Connection, output: Output = "table") -> int:
     report = asyncio.run(check_health(connection))
     show(output, report, lambda wide: _health_text(report, wide))
     return 0 if report.healthy else EXIT_UNHEALTHY
+
+
+@command(cluster)
+def wait(
+    connection: Connection,
+    without: Annotated[
+        int | None, NODE_NUMBER, "Wait until this node is known to be down, and others lead its partitions."
+    ] = None,
+    timeout: Annotated[float, Duration(1_000), "How long to wait."] = 60.0,
+    output: Output = "table",
+) -> int:
+    """Wait until the cluster is healthy, or until it goes on without a node. The exit code is 10 if the time is up.
+
+    Examples:
+        raftlog cluster wait
+        raftlog cluster wait --without 1
+    """
+    credential = NewCredential()
+
+    async def look() -> list[str]:
+        with credential.may_be_unknown_yet() as problems:
+            if without is not None:
+                problems += await left_to_do(connection, without)
+            else:
+                problems += (await check_health(connection)).problems
+        return problems
+
+    found = Waited(until(look, timeout))
+    done = f"node {without} is down, and other nodes lead its partitions"
+    done = "the cluster is healthy" if without is None else done
+    late = "\n".join(["the time is up, and the cluster is not there yet:", *(f"  {line}" for line in found.missing)])
+    show(output, found, lambda wide: late if found.missing else done)
+    return EXIT_UNHEALTHY if found.missing else 0
 
 
 async def check_health(connection: Connection) -> HealthReport:

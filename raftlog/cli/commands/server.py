@@ -190,9 +190,10 @@ def _init_secure(
         authority=options.files,
     )
     node.check()
-    check_absent([options.credential_file] if options.credential_file else [])
+    is_first = node_id == min(voters)
+    check_absent([options.credential_file] if options.credential_file and is_first else [])
     if options.authority is None and not node.authority.exists:
-        if node_id != min(voters):
+        if not is_first:
             raise InvalidRequest(
                 "invalid_request",
                 f"there is no authority in {options.authority_folder}: copy the folder that was created with node "
@@ -205,7 +206,7 @@ def _init_secure(
     prepare()
     for path in node.write(*signed):
         click.echo(f"wrote {path}")
-    if node_id != min(voters):
+    if not is_first:
         return
     token = make_administrator(data_folder, options.administrator)
     if options.credential_file:

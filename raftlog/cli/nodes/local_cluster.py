@@ -14,6 +14,7 @@ import contextlib
 import http.client
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -46,6 +47,10 @@ DATA_FOLDER = "data"
 """The data folder below a node's folder, beside its settings and its log."""
 LOG_FILE = "log.jsonl"
 SETTINGS_FILE = "node.toml"
+PROCESS_FILE = "pid"
+"""In a node's folder while this program runs the node: the number of its process."""
+ENVIRONMENT_FILE = "environment.sh"
+"""In the cluster's folder: the variables with which other commands reach it, for the shell's `source`."""
 PREPARING_FILE = "preparing"
 """A marker file in the cluster's folder: it exists from before the first node's folder is prepared until the last
 one is."""
@@ -119,6 +124,11 @@ class LocalCluster(msgspec.Struct):
         found = LocalSecurity(self.folder)
         return found if found.is_set_up else None
 
+    @property
+    def environment_file(self) -> str:
+        """The file with the variables that make other commands use this cluster, once it was started."""
+        return os.path.join(self.folder, ENVIRONMENT_FILE)
+
     # --- Start ---
 
     def start(self) -> None:
@@ -128,6 +138,7 @@ class LocalCluster(msgspec.Struct):
         for node in self.nodes:
             if not node.running:
                 self._check_ports(node)
+        self._write_environment()
         for node in self.nodes:
             self.start_node(node.node_id)
 
@@ -149,6 +160,8 @@ class LocalCluster(msgspec.Struct):
                 start_new_session=True,
             )
         node.expected_to_run = True
+        with open(os.path.join(node.folder, PROCESS_FILE), "w") as file:
+            file.write(f"{node.process.pid}\n")
 
     def wait_ready(self, timeout: float = 30.0, *, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Wait until every node accepts requests.
@@ -330,6 +343,13 @@ class LocalCluster(msgspec.Struct):
         with open(os.path.join(node.folder, SETTINGS_FILE), "w") as file:
             file.write("\n".join(lines) + "\n")
 
+    def _write_environment(self) -> None:
+        security = self.security
+        variables = {"RAFTLOG_BOOTSTRAP": self.bootstrap, **({} if security is None else security.environment)}
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        with open(self.environment_file, "w") as file:
+            file.write("\n".join(lines) + "\n")
+
     def _check_ports(self, node: LocalNode) -> None:
         for endpoint in (node.api, node.data):
             with socket.socket() as probe:
@@ -364,6 +384,8 @@ class LocalCluster(msgspec.Struct):
         if node.process.stdin is not None:
             node.process.stdin.close()
         node.process = None
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(node.folder, PROCESS_FILE))
         return code
 
 

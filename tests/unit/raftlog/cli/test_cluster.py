@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,10 +31,10 @@ class OneNode(FakeBroker):
         assert own is not None
         self._event(BrokerChanged(replace(own, api=Endpoint("127.0.0.1", port))))
 
-    def register(self, number: int) -> None:
+    def register(self, number: int, *, fenced: bool = False) -> None:
         own = self.view.broker(NODE)
         assert own is not None
-        self._event(BrokerChanged(replace(own, broker_id=BrokerId(number))))
+        self._event(BrokerChanged(replace(own, broker_id=BrokerId(number), fenced=fenced)))
 
 
 @pytest.fixture
@@ -66,6 +67,51 @@ class TestInfo:
         shown = ask(api, "cluster", "info", "-o", "json").json
         assert shown["cluster_id"] == "fake-cluster" and shown["nodes"][0]["incarnation"] == 7
         assert ask(api, "cluster", "info", "-o", "yaml").yaml == shown
+
+
+class TestWait:
+    def test_it_returns_when_the_cluster_is_healthy(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, broker: OneNode
+    ) -> None:
+        one_voter(monkeypatch, broker)
+        broker.health_now = HealthInfo(False, ["t/0 has no leader"])
+        timer = threading.Timer(0.3, setattr, (broker, "health_now", HealthInfo(True, [])))
+        timer.start()
+        result = ask(api, "cluster", "wait")
+        timer.join()
+        assert (result.code, result.text) == (0, "the cluster is healthy\n")
+
+    def test_the_time_is_up(self, api: Api, broker: OneNode) -> None:
+        broker.health_now = HealthInfo(False, ["t/0 has no leader"])
+        result = ask(api, "cluster", "wait", "--timeout", "200ms")
+        assert result.code == 10
+        assert result.lines[0].startswith("the time is up") and "  t/0 has no leader" in result.lines
+
+    def test_a_cluster_that_is_down_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        impatient(monkeypatch)
+        for more in ((), ("--without", "1")):
+            result = run("cluster", "wait", "--timeout", "100ms", *more, bootstrap="127.0.0.1:1")
+            assert result.code == 10 and "the cluster does not answer" in result.text
+
+    def test_the_loss_of_a_node_is_waited_for(self, api: Api, broker: OneNode) -> None:
+        broker.register(2)
+        early = ask(api, "cluster", "wait", "--without", "2", "--timeout", "100ms")
+        assert early.code == 10 and "node 1 does not know yet that node 2 is down" in early.text
+        broker.register(2, fenced=True)
+        found = ask(api, "cluster", "wait", "--without", "2")
+        assert (found.code, found.text) == (0, "node 2 is down, and other nodes lead its partitions\n")
+
+    def test_a_partition_without_leader_is_waited_for(self, api: Api, broker: OneNode) -> None:
+        assert ask(api, "topic", "create", "t").code == 0
+        broker.register(2, fenced=True)
+        assert ask(api, "cluster", "wait", "--without", "2").code == 0
+        broker.set_leader("t", 0, -1)
+        result = ask(api, "cluster", "wait", "--without", "2", "--timeout", "100ms")
+        assert result.code == 10 and "t/0 has no leader in the view of node 1" in result.text
+
+    def test_a_node_that_does_not_exist_is_an_error(self, api: Api) -> None:
+        result = ask(api, "cluster", "wait", "--without", "9")
+        assert result.code == 1 and "the cluster has no node 9 (it has 1)" in result.stderr
 
 
 class TestHealth:

@@ -269,10 +269,63 @@ def test_the_greeting_of_a_secure_cluster_shows_where_the_token_is_and_not_the_t
     result = run("dev", "--secure", "--nodes", "1", "--data-folder", folder)
     assert result.code == 0, result.stderr
     token = (Path(folder) / "admin.token").read_text().strip()
-    assert f"export RAFTLOG_TOKEN_FILE={folder}/admin.token" in result.text
-    assert f"export RAFTLOG_TLS_AUTHORITY={folder}/authority/authority.pem" in result.text
-    assert "export RAFTLOG_BOOTSTRAP=https://127.0.0.1:9640" in result.text
+    assert f"  source {folder}/environment.sh\n" in result.text
     assert "https://127.0.0.1:9640/v1/cluster" in result.text and token not in result.text + result.stderr
+
+
+@pytest.mark.integration
+def test_a_running_cluster_tells_where_it_is_and_its_processes(folder: str) -> None:
+    cluster = LocalCluster(folder, 1, free_base_port(1), secure=True)
+    cluster.start()
+    process = cluster.nodes[0].process
+    try:
+        assert process is not None and (Path(folder) / "node-0" / "pid").read_text() == f"{process.pid}\n"
+        shell = f". {folder}/environment.sh; env | grep ^RAFTLOG_ | sort"
+        told = subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, timeout=PATIENCE_S, env={}, check=True
+        )
+        assert told.stdout.splitlines() == [
+            f"RAFTLOG_BOOTSTRAP={cluster.bootstrap}",
+            f"RAFTLOG_TLS_AUTHORITY={folder}/authority/authority.pem",
+            f"RAFTLOG_TOKEN_FILE={folder}/admin.token",
+        ]
+    finally:
+        cluster.kill_all()
+    assert not (Path(folder) / "node-0" / "pid").exists()
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_go_into_node_toml(folder: str, monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
+    monkeypatch.setattr(local_cluster, "LocalCluster", Cluster)
+    given = ["timing.replica_lag_max_ms=1500ms", "fsync_threads=3", "metrics.partitions=topic", 'allowed_hosts=["a.b"]']
+    result = run("dev", "--nodes", "1", "--data-folder", folder, *(part for one in given for part in ("--set", one)))
+    assert result.code == 0, result.stderr
+    cluster = LocalCluster(folder, 1, settings=made.pop().settings)
+    cluster.prepare()
+    cluster.write_settings(cluster.nodes[0])
+    config = load_node_config((Path(folder) / "node-0" / "node.toml").read_text())
+    assert (config.timing.replica_lag_max_ms, config.fsync_threads, config.metrics.partitions) == (1_500, 3, "topic")
+    assert config.allowed_hosts == ("a.b",)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("fsync_threads", "must be NAME=VALUE"),
+        ("a b=1", "must be NAME=VALUE"),
+        ("fsync_thread=2", "did you mean fsync_threads?"),
+        ("fsync_threads=many", "a whole number from 1 to 64 (threads)"),
+        ("timing.broker_session_ms=7d", "from 1 to"),
+        ("api.listen.port=1", "is set by `raftlog dev` itself"),
+        ("fsync_threads=1\nrack='x'", "a whole number"),
+    ],
+)
+def test_wrong_settings_stop_before_anything_is_made(folder: str, setting: str, told: str) -> None:
+    result = run("dev", "--data-folder", folder, "--set", setting)
+    assert result.code == 2 and told in " ".join(result.stderr.split()), result.stderr
+    assert not os.path.exists(folder)
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
@@ -281,8 +334,10 @@ def test_the_greeting_of_a_secure_cluster_shows_where_the_token_is_and_not_the_t
 class Cluster:
     """The part of a cluster that `dev` uses; records the calls."""
 
-    def __init__(self, folder: str, node_count: int, base_port: int, racks: bool, secure: bool) -> None:
-        self.folder, self.node_count = folder, node_count
+    def __init__(
+        self, folder: str, node_count: int, base_port: int, racks: bool, secure: bool, settings: dict[str, str]
+    ) -> None:
+        self.folder, self.node_count, self.settings = folder, node_count, settings
         self.nodes: list[LocalNode] = LocalCluster(folder, node_count, base_port).nodes
         self.calls: list[str] = []
         made.append(self)

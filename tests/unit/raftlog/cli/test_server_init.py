@@ -95,9 +95,11 @@ def test_the_token_may_go_to_a_file_alone(machine: Path) -> None:
     found = read_first_administrator(LocalDisk(str(machine / "data")), "data")
     assert found is not None and found.user == "root"
     assert found.token_sha256 == hashlib.sha256(token.encode()).hexdigest()
-    other = ("--config", "other.toml")
-    again = init(1, "--credential-file", "root.token", *other, folder="other")
-    assert again.code == 1 and "root.token already exists" in again.stderr and not (machine / "other").exists()
+    (machine / "other").mkdir()
+    again = init(0, "--credential-file", "root.token", "--config", "other/node.toml", folder="other/data")
+    assert again.code == 1 and "root.token already exists" in again.stderr and not (machine / "other/data").exists()
+    second = init(1, "--credential-file", "root.token", "--config", "other/node.toml", folder="other/data")
+    assert second.code == 0 and "root.token" not in second.text, "the second node makes no administrator"
 
 
 def test_three_machines_share_the_authority_and_one_makes_the_administrator(
