@@ -43,6 +43,7 @@ CLIENTS = {
     "group_offsets": "GroupOffsetsClient",
     "positions": "PositionsClient",
     "topic_lives": "TopicLivesClient",
+    "rest": "RestClient",
 }
 """Module of this folder → its client class."""
 

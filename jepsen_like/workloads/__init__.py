@@ -1,5 +1,5 @@
 """Workloads by name: a log (with transactions, with groups), metadata registers and sets, committed offsets, positions,
-and topics that are deleted and recreated under a group.
+topics that are deleted and recreated under a group, and consumers of the REST Proxy API.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from .log import LOG
 from .metadata_registers import METADATA_REGISTERS
 from .metadata_set import METADATA_SET
 from .positions import POSITIONS
+from .rest import REST
 from .topic_lives import TOPIC_LIVES
 from .topics import TOPICS
 from .workload import HEALED, Checker, Workload
@@ -20,7 +21,7 @@ __all__ = ["HEALED", "WORKLOADS", "Checker", "Workload", "workload_of"]
 
 WORKLOADS = {
     workload.name: workload
-    for workload in (LOG, METADATA_REGISTERS, METADATA_SET, GROUP_OFFSETS, TOPICS, POSITIONS, TOPIC_LIVES)
+    for workload in (LOG, METADATA_REGISTERS, METADATA_SET, GROUP_OFFSETS, TOPICS, POSITIONS, TOPIC_LIVES, REST)
 }
 
 

@@ -47,6 +47,7 @@ WORKLOADS: list[tuple[str, dict[str, Any]]] = [
     ("topics", {}),
     ("positions", {}),
     ("topic-lives", {"recreate_every_s": 1}),
+    ("rest", {}),
 ]
 
 
@@ -177,6 +178,24 @@ async def test_an_offset_that_moved_back_is_found(runs: Runs) -> None:
     assert {"reset", "cas"} & {one.f for one in history if one.kind == "ok"}
     history = [*history[:at], msgspec.structs.replace(history[at], value=[history[at].value[0], None])]
     assert judge_history(plan, history)["offsets"].valid is False
+
+
+async def test_a_record_that_was_committed_and_not_delivered_is_found(runs: Runs) -> None:
+    """S8: remove a record, which the group has passed, from all answers."""
+    plan, history = await runs.of("rest")
+    last = max(at for at, one in enumerate(history) if one.f == "offsets" and one.kind == "ok")
+    key, committed = next((key, offset) for key, offset in history[last].value[1].items() if offset > 0)
+    harmed = [not_delivered(one, key, committed - 1) for one in history]
+    found = judge_history(plan, harmed)["consumers"]
+    assert found.valid is False and "skipped" in found.anomalies
+
+
+def not_delivered(read: Operation, key: str, offset: int) -> Operation:
+    if read.f != "read" or read.kind != "ok":
+        return read
+    name, answer = read.value
+    kept = {k: [p for p in pairs if (k, p[0]) != (key, offset)] for k, pairs in answer.items()}
+    return msgspec.structs.replace(read, value=[name, {k: pairs for k, pairs in kept.items() if pairs}])
 
 
 async def test_the_disks_of_all_nodes_have_the_same_content_until_it_is_damaged_s4(
