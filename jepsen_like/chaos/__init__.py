@@ -47,7 +47,7 @@ from .running import (
     told,
 )
 
-SIMULATED_KINDS = ["quorum", "groups", "security", "cluster", "transactions", "clients"]
+SIMULATED_KINDS = ["quorum", "groups", "consumers", "security", "cluster", "transactions", "clients"]
 
 
 @click.group()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from .client_bugs import CLIENT_BUGS
 from .clock_bugs import CLOCK_BUGS_OF_CLUSTERS, CLOCK_BUGS_OF_GROUPS
+from .consumer_bugs import CONSUMER_BUGS
 from .disk_bugs import DISK_BUGS
 from .door_bugs import DOOR_BUGS
 from .election_bugs import ELECTION_BUGS
@@ -37,6 +38,7 @@ SIMULATED = (
     *OF_CLUSTERS,
     *GROUP_BUGS,
     *CLOCK_BUGS_OF_GROUPS,
+    *CONSUMER_BUGS,
     *SECURITY_BUGS,
     *TRANSACTION_BUGS,
     *LIVES_BUGS,

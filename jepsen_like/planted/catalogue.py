@@ -35,6 +35,7 @@ SECONDS: Mapping[str, float] = {
     "quorum": 30.0,
     "cluster": 40.0,
     "groups": 30.0,
+    "consumers": 30.0,
     "security": 30.0,
     "transactions": 40.0,
     "clients": 30.0,

@@ -25,6 +25,7 @@ from unittest import mock
 SHORT = "quorum simulation"
 CLUSTER = "cluster simulation"
 GROUPS = "group simulation"
+CONSUMERS = "HTTP consumer simulation"
 SECURITY = "security simulation"
 TRANSACTIONS = "transaction simulation"
 CLIENTS = "client simulation"
@@ -70,6 +71,8 @@ class Planted:
         """The kind of world in which it is planted."""
         if self.found_by == GROUPS:
             return "groups"
+        if self.found_by == CONSUMERS:
+            return "consumers"
         if self.found_by == SECURITY:
             return "security"
         if self.found_by == TRANSACTIONS:

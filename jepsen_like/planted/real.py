@@ -137,6 +137,9 @@ HUNTS: Mapping[str, Hunt] = {
     "a_stale_replica_of_a_deleted_topic_rejoins": Hunt(
         "topic-lives", "kill", {**_FORGOTTEN, "recreate_every_s": 1, "stall_every": 0}, rounds=0, seconds=45.0
     ),
+    # HTTP consumers: their clients cut answers and take them over, and need no further fault.
+    "written_counts_as_delivered": Hunt("rest", "none", {"crash_every": 0}, rounds=0, seconds=30.0),
+    "empty_commit_without_delivery": Hunt("rest", "none", {"crash_every": 0}, rounds=0, seconds=30.0),
 }
 """Bug → the hunt that finds it."""
 
@@ -223,6 +226,11 @@ NOT_HERE: Mapping[str, str] = {
     "granted_before_it_was_given_up": "an observation of reads; commits of the former owner are refused in any case",
     "lost_and_read_on": _CLIENT,
     "offsets_of_a_stale_view": "a node that lags behind a commit at the moment when the partition's next owner begins",
+    "a_beginning_at_the_end_is_not_committed": _NO_WORKLOAD.format("begins at the end of partitions"),
+    "positions_outlive_their_grant": "an observation of positions; to clients, records come again as they always may",
+    "a_stale_node_misses_a_consumer": "a request to a node in the milliseconds in which it lags behind a creation",
+    "taken_over_in_the_same_epoch": "an observation of owners; to clients, records come again as they always may",
+    "commit_of_a_former_owner": "an observation of owners; a commit names delivered records in any case",
     "a_producer_believes_who_answered_last": _CLIENT,
     "a_reader_believes_who_answered_last": _CLIENT,
     "a_member_opens_topics_by_name": _CLIENT,

@@ -6,7 +6,7 @@ Watching draws no random number and schedules no event, so that a seed keeps its
 |---|---|
 | `clients` | `send` of producers, `poll` of readers and of members |
 | `cluster`, `transactions` | `send` and `poll`, of applications too; `commit` of transactions |
-| `quorum`, `security` | on registers `create`, `delete`, `grant` and so on, `read` |
+| `quorum`, `security`, `consumers` | on registers `create`, `delete`, `grant` and so on, `read` |
 | `groups` | the same; of members `join`, `heartbeat`, … |
 """
 
@@ -22,6 +22,7 @@ from unittest import mock
 from jepsen_like.run_records import Fault
 from jepsen_like.simulator.brokers.history import Fate, Read, Send
 from jepsen_like.simulator.cluster import run
+from jepsen_like.simulator.consumers import run as consumers_run
 from jepsen_like.simulator.groups import run as group_run
 from jepsen_like.simulator.groups.members import SimMember
 from jepsen_like.simulator.library import run as client_run
@@ -43,6 +44,7 @@ WORLDS: dict[str, tuple[Any, str]] = {
     "transactions": (transaction_run, "TransactionWorld"),
     "quorum": (quorum_run, "QuorumWorld"),
     "groups": (group_run, "GroupWorld"),
+    "consumers": (consumers_run, "ConsumersWorld"),
     "security": (security_run, "SecurityWorld"),
     "clients": (client_run, "ClientWorld"),
 }

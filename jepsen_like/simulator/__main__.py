@@ -1,6 +1,6 @@
 """`python -m jepsen_like.simulator`: run seeds of simulated worlds, print a line for each, stop at the first violation.
 
-    --kind KIND --seed N --seeds COUNT    seeds one after the other; quorum, groups, security, cluster,
+    --kind KIND --seed N --seeds COUNT    seeds one after the other; quorum, groups, consumers, security, cluster,
                                           transactions or clients
     shard --kind KIND --from A --to B --results FILE    a long range of seeds; resumes where the file ends
     shards --results FILE...        the total of such files, as far as the present code made it

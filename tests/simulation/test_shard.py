@@ -146,7 +146,7 @@ def test_code_is_the_same_if_only_files_differ_that_are_not_run(
         same_code("quorum")(first, True)
 
 
-@pytest.mark.parametrize("kind", ["quorum", "groups", "security", "cluster", "transactions", "clients"])
+@pytest.mark.parametrize("kind", ["quorum", "groups", "consumers", "security", "cluster", "transactions", "clients"])
 def test_worlds_call_nothing_outside_the_hashed_code(kind: str) -> None:
     """Otherwise results would depend on code that is not compared."""
     counted = set(shard_code.files(kind))

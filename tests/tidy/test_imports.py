@@ -66,7 +66,7 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "jepsen_like.planted",
-        (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *CLIENT, "jepsen_like"),
+        (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *CLIENT, "http_api", "jepsen_like"),
     ),
     ("jepsen_like.chaos", (*VOCABULARY, "raftlog.cli.terminal.output", "jepsen_like")),
     # An authority and certificates, as `raftlog tls` makes them, but with other dates.

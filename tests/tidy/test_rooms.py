@@ -59,7 +59,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "jepsen_like.simulator": (
         "world", "quorum", "brokers", "truth", "load", "cluster", "transactions", "groups", "security", "library",
-        "shards",
+        "consumers", "shards",
         "__main__",
     ),
 }  # fmt: skip

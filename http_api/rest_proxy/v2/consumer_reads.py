@@ -52,7 +52,7 @@ async def read_records(call: Call) -> web.StreamResponse:
     ends = loop.time() + wait_ms / 1000
     while True:
         lease = await _lend(call, wait_ms)
-        reading = _Reading(call, lease, max_bytes)
+        reading = Reading(call, lease, max_bytes)
         try:
             left_s = max(0.0, ends - loop.time())
             if not lease.partitions and left_s > ASSIGNMENT_PAUSE_S and lease.waits_for_partitions:
@@ -80,21 +80,21 @@ async def _lend(call: Call, wait_ms: int) -> Lease:
     return await call.context.finish(lent, OFFSETS_TIMEOUT_S)
 
 
-class _Reading:
+class Reading:
     """One lease: what is read under it, sent and confirmed."""
 
     def __init__(self, call: Call, lease: Lease, max_bytes: int) -> None:
         self._call = call
-        self._lease = lease
+        self.lease = lease
         self._max_bytes = max_bytes
-        self._ends: dict[TopicPartition, Offset] = {}
+        self.ends: dict[TopicPartition, Offset] = {}
         """Where the answer ends in each partition."""
-        self._written = False
-        self._delivered = False
+        self.written = False
+        self.delivered = False
 
     async def read(self, wait_ms: int) -> bytes:
         """Return the answer's body."""
-        call, lease = self._call, self._lease
+        call, lease = self._call, self.lease
         if not lease.partitions:
             return b"[]"
         asked = [
@@ -127,7 +127,7 @@ class _Reading:
                 pieces.append(await self._encoded(found, options, len(batches)))
             room -= found.size
             if found.next_offset > one.offset:
-                self._ends[one.partition] = Offset(found.next_offset)
+                self.ends[one.partition] = Offset(found.next_offset)
         if not pieces and first is not None:
             raise first
         return b"[" + b",".join(pieces) + b"]"
@@ -144,20 +144,20 @@ class _Reading:
     def _options(self, one: LentPartition, room: int) -> PageOptions:
         topic = self._call.view.topic_by_id(one.partition.topic_id)
         name = topic.name if topic is not None else ""
-        embedded = self._lease.record.settings.embedded
+        embedded = self.lease.record.settings.embedded
         rows = rows_of(name, one.partition.partition, embedded)
         return PageOptions(MAX_READ_RECORDS, room, rows, lines=False, can_show=can_show(embedded))
 
     def _not_shown(self, found: Page, one: LentPartition) -> RaftlogError:
         try:
-            check_shown(found, self._lease.record.settings.embedded, f"partition {one.partition}")
+            check_shown(found, self.lease.record.settings.embedded, f"partition {one.partition}")
         except RestRefusal as error:
             return error
         raise AssertionError("a hidden record can be shown")
 
     async def _reset(self, one: LentPartition) -> None:
         """Begin again in a partition whose records at the position were deleted, as the consumer's settings say."""
-        call, record = self._call, self._lease.record
+        call, record = self._call, self.lease.record
         time = TIMESTAMP_EARLIEST if record.settings.offset_reset == "earliest" else TIMESTAMP_LATEST
         query = OffsetQuery(one.partition.topic_id, one.partition.partition, time)
         answer = await call.context.finish(
@@ -167,13 +167,13 @@ class _Reading:
         if found.error:
             raise error_from_code(found.error, found.detail, found.leader)
         offsets = {one.partition: Offset(found.offset)}
-        await call.service.instances.seek(record.group_id, record.name, offsets, expected=self._lease)
+        await call.service.instances.seek(record.group_id, record.name, offsets, expected=self.lease)
 
     async def send(self, body: bytes, media_type: str) -> web.StreamResponse:
         """Send the answer, unless the caller loses its credential or its right to a topic in it meanwhile, and wait
         until the client has acknowledged it."""
         call = self._call
-        still_allowed = check_of(call, [one.topic_id for one in self._ends])
+        still_allowed = check_of(call, [one.topic_id for one in self.ends])
         response = web.StreamResponse(headers={"Content-Type": media_type, COMPAT_HEADER: call.context.rest_compat})
         response.content_length = len(body)
         try:
@@ -181,8 +181,8 @@ class _Reading:
                 await response.prepare(call.request)
                 await write_in_time(response, call.context, body)
                 await response.write_eof()
-            self._written = True
-            self._delivered = bool(self._ends) and await is_delivered(call.request)
+            self.written = True
+            self.delivered = bool(self.ends) and await is_delivered(call.request)
         except TimeoutError:
             if call.request.transport is not None:
                 call.request.transport.abort()
@@ -191,7 +191,7 @@ class _Reading:
 
     async def settle(self) -> None:
         """End the lease. Records that the client has not confirmed come again."""
-        delivered = self._delivered or (self._written and was_delivered(self._call.request))
-        settled = self._call.service.instances.settle(self._lease, self._ends if delivered else {})
+        delivered = self.delivered or (self.written and was_delivered(self._call.request))
+        settled = self._call.service.instances.settle(self.lease, self.ends if delivered else {})
         with contextlib.suppress(RaftlogError):  # the owner has changed: the positions are those of another now
             await self._call.context.finish(settled, OFFSETS_TIMEOUT_S)

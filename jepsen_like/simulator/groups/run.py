@@ -22,13 +22,11 @@ from jepsen_like.simulator.quorum.node import QuorumSimNode
 from jepsen_like.simulator.quorum.run import QuorumVerdict, QuorumWorld, small_limits
 from jepsen_like.simulator.quorum.schedule import Operation, Schedule
 from jepsen_like.simulator.world.violation import Violation
-from metadata.commands.cluster import AddPartitions
-from metadata.commands.envelope import Command
 from metadata.controller import group_coordinator as coordinator
 from metadata.records.groups import GroupState
 from raftlog.errors import RaftlogError
-from raftlog.model import TopicPartition
 
+from .growing import grow
 from .members import GROUP, MemberSettings, SimMember
 from .node import GroupSimNode
 from .schedule import MEMBER_OPERATIONS, MEMBERS, draw
@@ -38,7 +36,6 @@ LIVENESS_SECONDS = 40.0
 LOOK_EVERY = 0.5
 EXPIRY_SECONDS = 1.0
 """Seconds between two checks for expired offsets."""
-PARTITIONS_MAX = 4
 
 
 class GroupWorld(QuorumWorld):
@@ -77,7 +74,7 @@ class GroupWorld(QuorumWorld):
         if operation.kind == "member_starts" and (member is None or member.crashed):
             self._start_member(place)
         elif operation.kind == "topic_grows":
-            self._grow(operation)
+            grow(self.nodes[operation.node], operation.subject)
         elif member is not None and operation.kind == "member_crashes":
             member.crashed = True
         elif member is not None and operation.kind == "member_is_cut_off":
@@ -91,19 +88,6 @@ class GroupWorld(QuorumWorld):
         rng = random.Random(f"{self.seed}/groups/member-{self._started}")
         name = f"member-{self._started:04}"
         self.members[place] = SimMember(name, instance, self._settings, self.heap, self.group_nodes, self.group, rng)
-
-    def _grow(self, operation: Operation) -> None:
-        """Add a partition to some topic, by one node's view."""
-        node = self.nodes[operation.node]
-        if node.quorum is None or not node.quorum.image.topics:
-            return
-        image = node.quorum.image
-        topic = image.topics[sorted(image.topics)[operation.subject % len(image.topics)]]
-        if topic.partition_count < PARTITIONS_MAX:
-            replicas = image.partitions[TopicPartition(topic.topic_id, 0)].replicas
-            command: Command = AddPartitions(topic.topic_id, topic.partition_count, (tuple(replicas),))
-            node.quorum.propose(command, lambda outcome: None, timeout=1.0)
-            node.tick_soon()
 
     # --- Liveness ----------------------------------------------------------------------------------------------------
 

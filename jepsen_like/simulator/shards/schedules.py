@@ -9,6 +9,7 @@ from typing import TypeAlias
 from jepsen_like.simulator.cluster import schedule as cluster_schedule
 from jepsen_like.simulator.cluster.directed import direct as direct_cluster
 from jepsen_like.simulator.cluster.schedule import ClusterSchedule
+from jepsen_like.simulator.consumers import schedule as consumers_schedule
 from jepsen_like.simulator.groups import schedule as group_schedule
 from jepsen_like.simulator.library import schedule as client_schedule
 from jepsen_like.simulator.quorum import schedule as quorum_schedule
@@ -24,8 +25,8 @@ AnySchedule: TypeAlias = Schedule | ClusterSchedule
 
 
 def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
-    """Return the schedule of a seed for this kind of world: `quorum`, `groups`, `security`, `cluster`, `transactions`
-    or `clients`.
+    """Return the schedule of a seed for this kind of world: `quorum`, `groups`, `consumers`, `security`, `cluster`,
+    `transactions` or `clients`.
     """
     if kind == "transactions":
         return replace(direct_cluster(cluster_schedule.draw(seed, seconds)), transactions=True)
@@ -33,6 +34,8 @@ def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
         return client_schedule.draw(seed, seconds)
     if kind == "groups":
         return group_schedule.draw(seed, seconds)
+    if kind == "consumers":
+        return consumers_schedule.draw(seed, seconds)
     if kind == "security":
         return security_schedule.draw(seed, seconds)
     if kind == "cluster":
@@ -55,6 +58,10 @@ def run(schedule: AnySchedule) -> Verdict:
             from jepsen_like.simulator.groups.run import run_schedule as run_groups
 
             return run_groups(schedule)
+        if any(one.kind in consumers_schedule.CONSUMER_OPERATIONS for one in schedule.operations):
+            from jepsen_like.simulator.consumers.run import run_schedule as run_consumers
+
+            return run_consumers(schedule)
         if any(one.kind in security_schedule.SECURITY_OPERATIONS for one in schedule.operations):
             from jepsen_like.simulator.security.run import run_schedule as run_security
 

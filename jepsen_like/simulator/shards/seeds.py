@@ -1,5 +1,5 @@
-"""Six kinds of worlds behind one interface: the quorum alone, with a consumer group, or with changes of security;
-clusters alone, with transactions, or with the client library.
+"""Seven kinds of worlds behind one interface: the quorum alone, with a consumer group, with HTTP consumers, or with
+changes of security; clusters alone, with transactions, or with the client library.
 
 `RUNNERS` has a function for each kind that runs a seed; the command line, the shards and the tests need to know nothing
 more of the differences.
@@ -54,6 +54,12 @@ def _groups(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     return run_group_seed(seed, seconds, faulty=faulty)
 
 
+def _consumers(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    from jepsen_like.simulator.consumers.run import run_consumers_seed
+
+    return run_consumers_seed(seed, seconds, faulty=faulty)
+
+
 def _security(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     from jepsen_like.simulator.security.run import run_security_seed
 
@@ -76,6 +82,7 @@ RUNNERS: Mapping[str, Runner] = {
     "cluster": _cluster,
     "quorum": _quorum,
     "groups": _groups,
+    "consumers": _consumers,
     "security": _security,
     "transactions": _transactions,
     "clients": _clients,

@@ -28,6 +28,7 @@ TRANSACTIONS = (
 ROOTS: Mapping[str, str] = {
     "quorum": "jepsen_like/simulator/quorum/run.py",
     "groups": "jepsen_like/simulator/groups/run.py",
+    "consumers": "jepsen_like/simulator/consumers/run.py",
     "security": "jepsen_like/simulator/security/run.py",
     "cluster": "jepsen_like/simulator/cluster/run.py",
     "transactions": "jepsen_like/simulator/transactions/run.py",
@@ -38,6 +39,7 @@ ROOTS: Mapping[str, str] = {
 NEVER_CALLED: Mapping[str, tuple[str, ...]] = {
     "quorum": CARRIER + TRANSACTIONS,
     "groups": CARRIER + TRANSACTIONS,
+    "consumers": CARRIER + TRANSACTIONS,
     "security": CARRIER + TRANSACTIONS,
     "cluster": CARRIER,
     "transactions": CARRIER,

@@ -250,7 +250,7 @@ class InstanceOwner:
             self._drop(key)
             self._owned[key] = Owned(record, used)
             self._grant(self._owned[key])
-            self._do(self._beat(self._owned[key]))
+            self._do(partial(self._beat, self._owned[key]))
         else:
             known.record = record
             self._grant(known)
@@ -275,7 +275,7 @@ class InstanceOwner:
             return
         owned.positions.grant({partition: member.owned[partition] for partition in member.assigned})
         if member.revoking:
-            self._do(self._beat(owned))
+            self._do(partial(self._beat, owned))
 
     # --- Membership --------------------------------------------------------------------------------------------------
 
@@ -285,9 +285,9 @@ class InstanceOwner:
             now = self._clock.monotonic()
             for owned in list(self._owned.values()):
                 if now - owned.used > self._timeout_s:
-                    self._do(self._remove(owned.record))
+                    self._do(partial(self._remove, owned.record))
                 else:
-                    self._do(self._beat(owned))
+                    self._do(partial(self._beat, owned))
             self._adopt(now)
 
     async def _beat(self, owned: Owned) -> None:
@@ -343,14 +343,14 @@ class InstanceOwner:
         self._orphaned_since = {key: self._orphaned_since.get(key, now) for key in orphans}
         for key, record in orphans.items():
             if now - self._orphaned_since[key] > ADOPTION_SECONDS:
-                self._do(self.claim(record))
+                self._do(partial(self.claim, record))
 
-    def _do(self, work: Awaitable[None]) -> None:
+    def _do(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something in the background; the next tick repeats what failed."""
 
         async def done() -> None:
             try:
-                await work
+                await work()
             except RaftlogError as error:
                 self._logger.info("instance_upkeep_failed", error=str(error))
 

@@ -1,0 +1,1 @@
+"""HTTP consumers that any node serves, in simulated quorums."""
