@@ -52,6 +52,9 @@ from http_api.routes import (
 )
 from http_api.service.access import Usage
 from http_api.service.service import BrokerService
+from http_api.streams import asked as stream_query
+from http_api.streams.pages import SharedPages
+from http_api.streams.stream import PAGES, stream_records
 from http_api.web.authentication import caller_of
 from http_api.web.call import CALL, Call
 from http_api.web.context import CONTEXT, ApiContext, context_of, wall_ms
@@ -184,6 +187,14 @@ ROUTES: tuple[Route, ...] = (
     ),
     route("POST", "/v1/produce", produce.produce_batches, on_any_topic(Operation.WRITE)),
     route("POST", "/v1/fetch", fetch.fetch_batches, on_any_topic(Operation.READ)),
+    route(
+        "GET",
+        "/v1/stream",
+        stream_records,
+        on_any_topic(Operation.READ),
+        stream_query.QUERY,
+        repeatable=stream_query.REPEATABLE,
+    ),
     route("POST", "/v1/offsets", offsets.find_offsets, on_any_topic(Operation.DESCRIBE)),
     route("POST", "/v1/producers", offsets.allocate_producer, on_cluster(Operation.IDEMPOTENT_WRITE)),
     route("GET", "/v1/groups", groups.list_groups, by_entry, groups.LIST_QUERY),
@@ -429,6 +440,7 @@ def build_app(
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
     app[CONTEXT] = context
     app[FEED] = Feed(app)
+    app[PAGES] = SharedPages()
     for method, path, handler in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
         app.router.add_route(method, path, handler)
     app.on_response_prepare.append(add_headers)

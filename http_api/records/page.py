@@ -102,6 +102,8 @@ class Slice(msgspec.Struct, frozen=True):
     batch: Buffer
     start: int
     end: int
+    next_offset: int
+    """The offset behind its last record: that of the next record of its batch, or the batch's end."""
 
 
 class Page(msgspec.Struct):
@@ -239,7 +241,10 @@ def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
     if options.can_show is not None:
         shown = _shown(options.can_show, keys[first : first + count], values[first : first + count])
         result.hidden, count = shown < count, shown
-    result.slices += [Slice(stored, start, end) for start, end in _slices(sizes[:count], first)]
+    result.slices += [
+        Slice(stored, start, end, offsets[end] if end < len(offsets) else batch.header.end_offset)
+        for start, end in _slices(sizes[:count], first)
+    ]
     result.records += count
     result.size += sizes[count - 1] if count else 0
     if first + count < len(offsets):

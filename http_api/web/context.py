@@ -38,6 +38,9 @@ T = TypeVar("T")
 HELD_BYTES: web.RequestKey[int] = web.RequestKey("held_bytes", int)
 """The bytes that a request makes the node hold."""
 
+STREAM: web.RequestKey[bool] = web.RequestKey("stream", bool)
+"""Whether a request counts as a stream, and no longer among the requests in progress."""
+
 HOLDER: web.RequestKey[Any] = web.RequestKey("holder", object)
 """The user of a request, or its address if it has no name."""
 
@@ -151,6 +154,7 @@ class ApiContext:
         self._none_under_way = asyncio.Event()
         """Set when a request has ended, while the API stops, and none is in progress."""
         self._requests_of: Counter[object] = Counter()
+        self._streams_of: Counter[object] = Counter()
         self.closing = False
         self.polls: set[asyncio.Timeout] = set()
         """The deadlines of the long polls in progress."""
@@ -175,9 +179,29 @@ class ApiContext:
         try:
             yield
         finally:
-            self._requests_of[key] -= 1
-            if not self._requests_of[key]:
-                del self._requests_of[key]
+            if STREAM in request:
+                _uncount(self._streams_of, key)
+            else:
+                _uncount(self._requests_of, key)
+
+    def begin_stream(self, request: web.Request) -> None:
+        """Count an endless answer among the streams from now on, and no longer among the requests in progress. Raises
+        `RetriableError("overloaded")`."""
+        key, limits = request[HOLDER], self.limits
+        if self.streams >= limits.max_streams:
+            raise RetriableError("overloaded", f"{limits.max_streams} streams are open, the maximum")
+        if self._streams_of[key] >= limits.max_streams_of_caller:
+            most = limits.max_streams_of_caller
+            raise RetriableError("overloaded", f"{most} streams of {key} are open, the maximum")
+        self._streams_of[key] += 1
+        request[STREAM] = True
+        _uncount(self._requests_of, key)
+        self.requests_under_way -= 1
+
+    @property
+    def streams(self) -> int:
+        """Return the number of streams."""
+        return self._streams_of.total()
 
     # --- Memory ------------------------------------------------------------------------------------------------------
 
@@ -207,6 +231,10 @@ class ApiContext:
             self.hold(request, more)
         else:
             self._add(request, more)
+
+    def drop(self, request: web.Request, count: int) -> None:
+        """Release `count` of the request's bytes: a stream has sent them."""
+        self._add(request, -count)
 
     def release(self, request: web.Request) -> None:
         """Release the request's bytes: it is answered, or its client has left. They are freed once its write has
@@ -276,15 +304,17 @@ class ApiContext:
         """
         return await self.decisions.wait(future_of(ask))
 
-    def request_ended(self) -> None:
-        """Count a request as ended."""
-        self.requests_under_way -= 1
-        if self.closing and not self.requests_under_way:
+    def request_ended(self, request: web.Request) -> None:
+        """Count a request, or the stream that it became, as ended."""
+        if STREAM not in request:
+            self.requests_under_way -= 1
+        if self.closing and not self.requests_under_way and not self.streams:
             self._none_under_way.set()
 
     async def requests_end(self, timeout: float) -> None:
-        """Wait until no request is in progress, for at most `timeout` seconds. No further ones may be accepted."""
-        if self.requests_under_way:
+        """Wait until no request or stream is in progress, for at most `timeout` seconds. No further ones may be
+        accepted."""
+        if self.requests_under_way or self.streams:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._none_under_way.wait()
@@ -320,3 +350,9 @@ CONTEXT: web.AppKey[ApiContext] = web.AppKey("context", ApiContext)
 def context_of(request: web.Request) -> ApiContext:
     """Return the API that received this request."""
     return request.app[CONTEXT]
+
+
+def _uncount(counts: Counter[object], key: object) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -66,6 +66,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in progress, long polls included; above it: `overloaded`. Health and readiness are always answered."""
     max_requests_of_caller: int = 768
     """The same of one user, or of one address of clients without a name: the rest is for others."""
+    max_streams: int = 2_048
+    """Streams of records in progress, which count as requests only until they begin; above it: `overloaded`."""
+    max_streams_of_caller: int = 1_536
+    """The same of one user, or of one address of clients without a name: the rest is for others."""
     max_connections: int = 4_096
     """An idle connection gives way to a further one; if all are at work, that one is answered `overloaded` and
     closed. With TLS an eighth of them are for handshakes."""

@@ -46,7 +46,8 @@ ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json", METRICS_PATH})
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _EXPOSED = (
-    "X-Request-Id, Retry-After, WWW-Authenticate, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
+    "X-Request-Id, Retry-After, WWW-Authenticate, Location, ETag, Preference-Applied, "
+    "X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
     "X-Raftlog-Last-Stable-Offset, X-Raftlog-Log-Start-Offset, X-Raftlog-Leader-Epoch"
 )
 _PREFLIGHT_S = 600
@@ -174,7 +175,7 @@ async def counted(request: web.Request, handler: Handler, context: ApiContext) -
     try:
         return await handler(request)
     finally:
-        context.request_ended()
+        context.request_ended(request)
 
 
 def check_sender(request: web.BaseRequest, context: ApiContext) -> None:

@@ -125,6 +125,8 @@ class ApiProtocol(web.RequestHandler):
             self._head_bytes = 0
             self._last_body = self._messages[-1][1]
             self._server.limited.begin(self)
+        elif self._upgraded:
+            return  # Frames of a WebSocket, which aiohttp bounds.
         elif body is None or body.is_eof():
             self._head_bytes += len(data)
         elif self._waiting:

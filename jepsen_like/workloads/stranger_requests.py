@@ -131,6 +131,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("POST", f"/v1/topics/{topic}/records", {"records": [{"value": str(VALUE), "partition": 0}]}),
         ("GET", f"/v1/topics/{topic}/partitions/0/records?offset=0", None),
         ("GET", f"/v1/topics/{topic}/partitions/0/offsets", None),
+        ("GET", f"/v1/stream?topic={topic}&start=earliest&duration_ms=100", None),
         ("POST", "/v1/producers", {}),
         ("GET", f"/v1/explain/topics/{topic}/partitions/0", None),
         ("GET", f"/v1/explain/groups/{MARK}", None),

@@ -44,11 +44,12 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
-        "version", "errors", "metrics", "prometheus", "quantities", "toml_settings", "model", "security", "ports",
+        "version", "errors", "metrics", "prometheus", "quantities", "toml_settings", "model", "idempotency", "security",
+        "ports",
         "config", "settings", "logs", "partitioner", "patterns", "json_values", "slices", "trace_context",
         "transactions", "records", "system", "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
-    "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "live", "console", "app"),
+    "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "streams", "live", "console", "app"),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",
         "source", "default_source",

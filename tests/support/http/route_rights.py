@@ -123,6 +123,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("GET", "/v1/topics/{topic}/partitions/{partition}/records"): Case(((READ, TOPIC),)),
         ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets"): Case(((DESCRIBE, TOPIC),)),
         ("POST", "/v1/produce"): Case(((WRITE, TOPIC),), produce),
+        ("GET", "/v1/stream"): Case(((READ, TOPIC),), query="topic=t&start=earliest&duration_ms=100"),
         ("POST", "/v1/fetch"): Case(((READ, TOPIC),), fetch),
         ("POST", "/v1/offsets"): Case(((DESCRIBE, TOPIC),), offsets),
         ("GET", "/v1/explain/topics/{topic}/partitions/{partition}"): Case(((DESCRIBE, TOPIC),)),

@@ -25,6 +25,8 @@ from http_api.routes import (
     topics,
 )
 from http_api.routes.cluster import OPENAPI
+from http_api.streams import asked as stream_query
+from http_api.streams import cursor
 from http_api.web.limits import (
     DEFAULT_READ_BYTES,
     DEFAULT_READ_RECORDS,
@@ -189,6 +191,7 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/groups"): set(groups.LIST_QUERY),
         ("GET", "/v1/topics/{topic}/offsets"): set(offsets.TOPIC_QUERY),
         ("GET", "/v1/events"): set(stream.REPEATABLE),
+        ("GET", "/v1/stream"): {*stream_query.QUERY, *stream_query.REPEATABLE},
         **{("GET", f"/v1/plots/{of}"): set(plots.QUERY) for of in ("topics/{topic}", "groups/{group}", "nodes")},
         ("DELETE", "/v1/positions/{name}"): {"value"},
     }
@@ -222,6 +225,16 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
         assert (minutes["maximum"], minutes["default"]) == (api_plots.MAX_MINUTES, plots.DEFAULT_MINUTES)
     assert (lines["maximum"], lines["default"]) == (api_audit.MAX_LINES, audit.DEFAULT_LINES)
     assert parameter(*write, "timeout_ms")["default"] == DEFAULT_PRODUCE_TIMEOUT_MS
+    heartbeat = parameter("GET", "/v1/stream", "heartbeat_ms")
+    assert (heartbeat["minimum"], heartbeat["maximum"]) == (
+        stream_query.LEAST_HEARTBEAT_MS,
+        stream_query.MOST_HEARTBEAT_MS,
+    )
+    assert heartbeat["default"] == stream_query.DEFAULT_HEARTBEAT_MS
+    assert parameter("GET", "/v1/stream", "duration_ms")["maximum"] == stream_query.MAX_DURATION_MS
+    assert parameter("GET", "/v1/stream", "topic")["maxItems"] == cursor.MAX_TOPICS
+    assert parameter("GET", "/v1/stream", "offset")["maxItems"] == cursor.MAX_PARTITIONS
+    assert parameter("GET", "/v1/stream", "cursor")["maxLength"] == cursor.MAX_CURSOR
     schemas = DOCUMENT["components"]["schemas"]
     assert schemas["Records"]["properties"]["records"]["maxItems"] == MAX_RECORDS_PER_REQUEST
     assert set(schemas["Configs"]["propertyNames"]["enum"]) == set(TOPIC_CONFIG_NAMES)

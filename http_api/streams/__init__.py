@@ -1,0 +1,1 @@
+"""Records of any number of partitions as one endless answer that resumes."""
