@@ -208,9 +208,11 @@ class PartitionManager:
         timeout_ms: int | None = None,
         resent: bool = False,
         restored: bool = False,
+        expected_end_offset: int = -1,
     ) -> None:
         """Append one batch; its bytes must not change from now on. `resent`: an earlier attempt may have been appended.
-        `restored`: it is from a backup and keeps its offset.
+        `restored`: it is from a backup and keeps its offset. `expected_end_offset`: the offset that it must get,
+        otherwise it is refused with `LogEndMoved`; -1: any.
 
         `done` is called exactly once, perhaps before this returns: with the answer that `acks` requires, or with an
         error, whose `applied` says whether the batch may have been appended. After `timeout_ms` (default
@@ -223,7 +225,14 @@ class PartitionManager:
             return
         timeout = self._timing.produce_timeout_ms if timeout_ms is None else min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS)
         driver.produce(
-            batch, config, acks, done, self._clock.monotonic() + timeout / 1000, resent=resent, restored=restored
+            batch,
+            config,
+            acks,
+            done,
+            self._clock.monotonic() + timeout / 1000,
+            resent=resent,
+            restored=restored,
+            expected_end_offset=expected_end_offset,
         )
 
     def fetch(

@@ -881,7 +881,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         _about(
             "Memory for a partition's producer state. The default holds some 35,000 producers that wrote one batch, or "
             "12,000 that wrote five or more, within `producer_id_expiration_ms`. When it is full, a new producer is "
-            "refused with `overloaded` until there is room.",
+            "refused with `overloaded` until there is room. Idempotency keys have as much memory of their own.",
             "bytes",
             ge=64 * KIB,
             le=1024 * MIB,

@@ -68,6 +68,7 @@ CODES: dict[str, Code] = {
     "unknown_member": Code(409, False, "The group has no such member"),
     "member_fenced": Code(409, False, "A newer incarnation of the member has joined the group"),
     "stale_generation": Code(409, False, "The member does not own a partition, or no longer owns it"),
+    "lease_lost": Code(409, False, "The lease is over"),
     "group_not_empty": Code(409, False, "The group has members"),
     "topic_exists": Code(409, False, "The topic exists already"),
     "user_exists": Code(409, False, "The user exists already"),
@@ -86,6 +87,7 @@ CODES: dict[str, Code] = {
     "quota_exceeded": Code(429, False, "A quota permits no more of this kind"),
     "position_taken": Code(409, False, "The position was published before"),
     "offset_moved": Code(409, False, "The committed offset of the group, or the position, has moved"),
+    "log_end_moved": Code(412, False, "The log does not end at the expected offset"),
     "producer_ids_expired": Code(409, False, "The block of the producer id has expired"),
     "transaction_too_large": Code(413, False, "The transaction is too large"),
     "body_too_large": Code(413, False, "The body is too large"),
@@ -106,6 +108,7 @@ CODES: dict[str, Code] = {
     "not_controller": Code(503, True, "The node is not the controller"),
     "not_coordinator": Code(503, True, "The node does not coordinate groups"),
     "stale_group_epoch": Code(503, True, "The group has changed meanwhile"),
+    "lease_moved": Code(503, True, "The range was leased to another meanwhile"),
     "instance_moved": Code(503, True, "The HTTP consumer has changed meanwhile"),
     "quorum_unavailable": Code(503, True, "The metadata quorum has no leader at the moment"),
     "quorum_change_in_progress": Code(503, True, "The voters of the metadata quorum are changing"),
@@ -224,6 +227,14 @@ class NotLeader(RetriableError):
     def __init__(self, detail: str, leader: int = -1) -> None:
         super().__init__("not_leader", detail)
         self.leader = leader
+
+
+class LogEndMoved(InvalidRequest):
+    """A batch was not appended, because it would not have got the offset that it must get."""
+
+    def __init__(self, detail: str, log_end_offset: int = -1) -> None:
+        super().__init__("log_end_moved", detail)
+        self.log_end_offset = log_end_offset
 
 
 class DiskError(RetriableError):

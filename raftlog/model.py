@@ -50,6 +50,8 @@ NO_BROKER = BrokerId(-1)
 NO_INCARNATION = Incarnation(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER_ID = ProducerId(-1)
+FIRST_KEYED_ID = ProducerId(2**62)
+"""From here on producer ids stand for idempotency keys (`raftlog/idempotency.py`); the quorum grants none of them."""
 EVERY_PRODUCER_ID = ProducerId(2**63 - 1)
 """A bound on producer ids that excludes none, for state that may be missing for any producer. It is never granted."""
 

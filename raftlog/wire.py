@@ -31,6 +31,7 @@ import msgspec
 
 from .config import MAX_REQUEST_HEAD_BYTES, MAX_WIRE_MESSAGE_BYTES
 from .errors import InvalidRequest, RemoteProtocolError
+from .idempotency import MAX_KEY
 from .model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from .ports import Buffer, Part, part_length
 from .records.header import BatchHeader
@@ -62,6 +63,9 @@ TimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1_000, le=1_800_000)]
 OffsetOrNone: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 TransactionName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TRANSACTION_NAME)]
 
+MAX_IDEMPOTENCY_KEY = MAX_KEY + 8
+"""The longest idempotency key, with the number of its batch."""
+
 _HEAD_LENGTH = struct.Struct(">I")
 
 
@@ -92,6 +96,11 @@ class ProducePartition(_OfPartition, frozen=True):
     resent: bool = False
     """Whether an earlier attempt of this batch, unanswered or with an unknown outcome, may have been appended. If the
     leader cannot tell whether it was, it appends nothing (S1)."""
+    idempotency_key: Annotated[str, msgspec.Meta(max_length=MAX_IDEMPOTENCY_KEY)] = ""
+    """The text of which the batch's producer id is the hash, if that stands for an idempotency key."""
+    expected_end_offset: OffsetOrNone = -1
+    """The offset that the batch must get: if the log ends elsewhere, the leader appends nothing
+    (`log_end_moved`). -1: any."""
 
 
 class ProduceRequest(_Message, frozen=True, tag="produce.1"):
@@ -117,6 +126,8 @@ class ProducedPartition(_PartitionResult, frozen=True):
     log_start_offset: int = -1
     leader: int = -1
     """With `not_leader`: the presumed leader."""
+    log_end_offset: int = -1
+    """With `log_end_moved`: where the log ends."""
 
 
 class ProduceResponse(_Message, frozen=True, tag="produced.1"):

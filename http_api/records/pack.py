@@ -24,6 +24,7 @@ from raftlog.partitioner import partitions_for_keys
 from raftlog.records.batch import encode
 from raftlog.wire import MAX_PARTITIONS_PER_REQUEST
 
+from .identities import BatchIdentity, Identity, Nobody
 from .parse import RecordColumns, RecordHeaders
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ class PackedBatch(msgspec.Struct, frozen=True):
     partition: int
     records: Sequence[int]
     batch: bytes
+    idempotency_key: str = ""
+    """The text of which the batch's producer id is the hash, if it has one."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -58,16 +61,20 @@ class Target(msgspec.Struct, frozen=True):
     """The maximum time by which a timestamp may be ahead of the clock; None for no limit."""
 
 
-def pack(columns: RecordColumns, target: Target, now_ms: int) -> list[PackedBatch]:
+_NOBODY = Nobody()
+
+
+def pack(columns: RecordColumns, target: Target, now_ms: int, identity: Identity = _NOBODY) -> list[PackedBatch]:
     """Return all batches, partition by partition. Raises `InvalidRequest`: `unknown_partition`, `batch_too_large` for a
     record that fits no batch, `body_too_large` if the records grow too much when packed, `timestamp_out_of_range`."""
     _check_timestamps(columns.timestamps_ms, target, now_ms)
     packed: list[PackedBatch] = []
     for partition, indexes in _by_partition(columns, target).items():
         sizes = [_size_at(columns, index) for index in indexes]
-        for start, end in _cuts(sizes, indexes, target.max_batch_bytes - BATCH_OVERHEAD):
-            chosen = indexes[start:end]
-            packed.append(PackedBatch(partition, chosen, _encode(columns, chosen, now_ms)))
+        for number, (start, end) in enumerate(_cuts(sizes, indexes, target.max_batch_bytes - BATCH_OVERHEAD)):
+            chosen, whose = indexes[start:end], identity.of_batch(number)
+            batch = _encode(columns, chosen, now_ms, whose)
+            packed.append(PackedBatch(partition, chosen, batch, whose.idempotency_key))
     if len(packed) > MAX_PARTITIONS_PER_REQUEST:
         raise InvalidRequest(
             "body_too_large", f"the records need {len(packed)} batches, more than a request may contain"
@@ -154,7 +161,7 @@ def _cuts(sizes: list[int], indexes: Sequence[int], room: int) -> list[tuple[int
     return cuts
 
 
-def _encode(columns: RecordColumns, chosen: Sequence[int], now_ms: int) -> bytes:
+def _encode(columns: RecordColumns, chosen: Sequence[int], now_ms: int, whose: BatchIdentity) -> bytes:
     """Encode a batch; columns that are empty for every record are left out."""
     timestamps = _pick(columns.timestamps_ms, chosen)
     keys = _pick(columns.keys, chosen)
@@ -168,6 +175,10 @@ def _encode(columns: RecordColumns, chosen: Sequence[int], now_ms: int) -> bytes
         else [now_ms if timestamp is None else timestamp for timestamp in timestamps],
         headers=headers if any(headers) else None,
         base_timestamp_ms=now_ms,
+        producer_id=whose.producer_id,
+        producer_epoch=whose.producer_epoch,
+        base_sequence=whose.base_sequence,
+        transactional=whose.transactional,
     )
 
 

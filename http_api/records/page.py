@@ -76,6 +76,8 @@ class PageOptions(msgspec.Struct, frozen=True):
     """Whether records are JSON lines; otherwise they are the elements of a JSON array."""
     can_show: Callable[[bytes | None], bool] | None = None
     """Whether `rows` can show a key or value; None: it shows every one. A page ends before a record with another."""
+    end_offset: int | None = None
+    """A page ends before the record with this offset; None: nowhere."""
 
 
 def native_rows(show_key: Show, show_value: Show) -> Rows:
@@ -213,6 +215,9 @@ def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[Ab
     try:
         for batch in split_batches(batches):
             header = parse_header(batch)
+            if options.end_offset is not None and header.base_offset >= options.end_offset:
+                result.next_offset = max(result.next_offset, options.end_offset)
+                break
             if header.is_control or header.end_offset <= offset or header in dropped:
                 result.next_offset = max(result.next_offset, header.end_offset)
                 continue
@@ -238,6 +243,8 @@ def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
     if room == 0 and result.records == 0:
         room = 1
     count = min(room, options.max_records - result.records, len(sizes))
+    if options.end_offset is not None:
+        count = min(count, bisect_left(offsets, options.end_offset) - first)
     if options.can_show is not None:
         shown = _shown(options.can_show, keys[first : first + count], values[first : first + count])
         result.hidden, count = shown < count, shown

@@ -22,6 +22,7 @@ from http_api.web.bodies import JSON_TYPE, read_message
 from http_api.web.call import Call
 from http_api.web.context import ApiContext
 from http_api.web.negotiation import negotiate
+from http_api.web.preferences import applied, wait_ms
 from http_api.web.problems import ApiError
 from http_api.web.query import MAX_OFFSET, integer, timestamp
 from http_api.web.replies import accepts_gzip, bulk_reply, write_deadline, write_in_time
@@ -51,6 +52,8 @@ QUERY = (
     "key_format",
     "value_format",
 )
+IMMUTABLE = "private, max-age=3600, immutable"
+"""An hour: deleted records must not live on in caches for longer (RFC 8246, RFC 9111)."""
 GRACE_S = 10.0
 """Seconds beyond `max_wait_ms`, the broker's own deadline, before the API gives up."""
 
@@ -82,7 +85,8 @@ async def read_records(call: Call) -> web.StreamResponse:
     partition = partition_of(call, topic)
     max_bytes = call.query.integer("max_bytes", 1, limits.MAX_READ_BYTES, limits.DEFAULT_READ_BYTES)
     min_bytes = call.query.integer("min_bytes", 0, limits.MAX_READ_BYTES, 1)
-    max_wait_ms = call.query.integer("max_wait_ms", 0, MAX_FETCH_WAIT_MS, 0)
+    preferred_ms = wait_ms(call.request, MAX_FETCH_WAIT_MS) if call.query.text("max_wait_ms") is None else None
+    max_wait_ms = call.query.integer("max_wait_ms", 0, MAX_FETCH_WAIT_MS, preferred_ms or 0)
     isolation = isolation_of(call)
     options = PageOptions(
         max_records=call.query.integer("max_records", 1, limits.MAX_READ_RECORDS, limits.DEFAULT_READ_RECORDS),
@@ -100,7 +104,29 @@ async def read_records(call: Call) -> web.StreamResponse:
     answer, parts = await fetch(call, message)
     fetched = answer.partitions[0]
     found, cost = await plan_page(call, fetched, parts, offset, options)
-    return await _records_reply(call, topic, fetched, found, options, cost)
+    headers = applied(preferred_ms)
+    if is_immutable(call, topic, fetched, found, text):
+        tag = f'W/"{topic.topic_id.hex()}-{fetched.partition}-{offset}-{found.next_offset}"'
+        headers |= {"Cache-Control": IMMUTABLE, "ETag": tag, "Vary": "Accept, Accept-Encoding, Authorization"}
+        if tag in call.request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+    return await _records_reply(call, topic, fetched, found, options, cost, headers)
+
+
+def is_immutable(
+    call: Call, topic: TopicRecord, fetched: wire.FetchedPartition, found: Page, offset: str | None
+) -> bool:
+    """Return whether the same request gets the same records for as long as they exist. The address must name the
+    topic's life and a number; the page must be full, so that no later record belongs to it; and no compaction may
+    remove records from its middle. (What is read lies below the high watermark or the last stable offset, where offsets
+    and records never change: S1, S2.) Retention may remove them as a whole, hence the bounded age."""
+    if offset is None or not offset.isdecimal() or TOPIC_ID not in call.request.query or not found.records:
+        return False
+    config = call.view.topic_config(topic.topic_id)
+    if config is None or config.compacts:
+        return False
+    committed = fetched.last_stable_offset if isolation_of(call) else fetched.high_watermark
+    return 0 <= found.next_offset < committed
 
 
 async def fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResponse, list[Part]]:
@@ -167,7 +193,13 @@ async def _first_offset(call: Call, partition: PartitionRecord, text: str, isola
 
 
 async def _records_reply(
-    call: Call, topic: TopicRecord, fetched: wire.FetchedPartition, found: Page, options: PageOptions, cost: int
+    call: Call,
+    topic: TopicRecord,
+    fetched: wire.FetchedPartition,
+    found: Page,
+    options: PageOptions,
+    cost: int,
+    more_headers: Mapping[str, str],
 ) -> web.StreamResponse:
     stable = fetched.last_stable_offset if fetched.last_stable_offset >= 0 else fetched.high_watermark
     places = {
@@ -178,6 +210,7 @@ async def _records_reply(
         "leader_epoch": fetched.leader_epoch,
     }
     headers = {f"X-Raftlog-{name.replace('_', '-').title()}": str(place) for name, place in places.items()}
+    headers |= more_headers
     head, tail = b"", b""
     if not options.lines:
         document = encode(ReadRecords(topic.name, fetched.partition, msgspec.Raw(_RECORDS), **places))

@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 from aiohttp import web
 
+from http_api.records.identities import Identity, Nobody
 from http_api.records.pack import PackedBatch, Target, pack
 from http_api.records.parse import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
 from http_api.web.bodies import JSON_TYPE, content_type, raw_reply, read_body, read_message
 from http_api.web.call import Call
 from http_api.web.context import ApiContext
 from http_api.web.limits import OFFSETS_LISTED, SLICE_RECORDS
+from http_api.web.preferences import applied, wait_ms
 from http_api.web.problems import check_parts, error_member, error_of
 from http_api.web.query import integer, timestamp
 from http_api.web.replies import encoded_reply, json_reply
@@ -34,12 +36,35 @@ from raftlog.model import Acks, TopicPartition, TopicRecord
 from raftlog.trace_context import with_trace
 from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, split_body
 
+from .conditions import (
+    check_log_end,
+    check_together,
+    expected_end_offset,
+    idempotency_key,
+    keyed_request,
+    named_producer,
+    sticky_of,
+)
+
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 TEXT_TYPE = "text/plain"
 OCTETS_TYPE = "application/octet-stream"
 RECORD_TYPES = (JSON_TYPE, *NDJSON_TYPES, TEXT_TYPE, OCTETS_TYPE)
 
-QUERY = (TOPIC_ID, "partition", "acks", "timeout_ms", "offsets", "key", "key_base64", "timestamp")
+QUERY = (
+    TOPIC_ID,
+    "partition",
+    "acks",
+    "timeout_ms",
+    "offsets",
+    "key",
+    "key_base64",
+    "timestamp",
+    "producer_id",
+    "producer_epoch",
+    "sequence",
+    "transactional",
+)
 REPEATABLE = ("header",)
 _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
 _POSITION_COST = 64
@@ -51,36 +76,72 @@ GRACE_S = 10.0
 async def produce_records(call: Call) -> web.StreamResponse:
     """Append records given as JSON, JSON lines, text or octets."""
     acks = _ACKS[call.query.choice("acks", _ACKS, "all")]
-    timeout_ms = call.query.integer("timeout_ms", 1, MAX_PRODUCE_TIMEOUT_MS, DEFAULT_PRODUCE_TIMEOUT_MS)
+    preferred_ms = wait_ms(call.request, MAX_PRODUCE_TIMEOUT_MS) if call.query.text("timeout_ms") is None else None
+    longest_ms = preferred_ms or DEFAULT_PRODUCE_TIMEOUT_MS
+    timeout_ms = call.query.integer("timeout_ms", 1, MAX_PRODUCE_TIMEOUT_MS, longest_ms)
     listed = call.query.choice("offsets", ("auto", "each", "ranges"), "auto")
     media_type = content_type(call, allowed=RECORD_TYPES)
     options = _record_options(call, media_type)
+    expected = expected_end_offset(call)
     target = _target(call)
+    key = idempotency_key(call)
+    producer = named_producer(call)
+    check_together(call, acks, key, producer, expected)
+    if key is not None:
+        target = msgspec.structs.replace(target, sticky=sticky_of(key, target.topic))
     body = await read_body(call)
 
-    packed = await parse_and_pack(call, body, lambda: _parse(media_type, body, options), target)
-    answer = await append(call, target.topic, packed, acks, timeout_ms)
+    identity: Identity = producer or Nobody()
+    if key is not None:
+        identity = keyed_request(call, target.topic, key, media_type, body)
+    packed = await parse_and_pack(call, body, lambda: _parse(media_type, body, options), target, identity)
+    if (expected >= 0 or producer is not None) and len(packed) != 1:
+        raise InvalidRequest(
+            "invalid_request",
+            f"with If-Match or producer_id, the records must be one batch of one partition, not {len(packed)}",
+        )
+    answer = await append(call, target.topic, packed, acks, timeout_ms, expected)
     if acks is Acks.NONE:
         return json_reply(_sent(target.topic, packed), status=202)
     batches = [_outcome(one, told) for one, told in zip(packed, answer.partitions, strict=True)]
+    check_log_end(answer.partitions)
     check_parts("batches", batches, answer.partitions)  # a retry of the whole would append the successful ones again
     count = sum(batch.record_count for batch in batches)
     document = ProducedRecords(target.topic.name, count, batches)
+    headers = applied(preferred_ms or None)
+    if len(packed) == 1:
+        headers["ETag"] = f'"{answer.partitions[0].base_offset + count}"'
     if listed == "ranges" or (listed == "auto" and count > OFFSETS_LISTED):
-        return json_reply(document)
-    return await encoded_reply(call, _POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
+        return json_reply(document, headers=headers)
+    response = await encoded_reply(call, _POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
+    response.headers.update(headers)
+    return response
 
 
 async def append(
-    call: Call, topic: TopicRecord, packed: Sequence[PackedBatch], acks: Acks, timeout_ms: int
+    call: Call,
+    topic: TopicRecord,
+    packed: Sequence[PackedBatch],
+    acks: Acks,
+    timeout_ms: int,
+    expected_end_offset: int = -1,
 ) -> ProduceResponse:
     """Append batches to a topic. It completes whatever becomes of the client. The answer has an entry for each batch,
-    which may be an error."""
+    which may be an error. `expected_end_offset`: the offset that the only batch must get; -1: any."""
     sent = ProduceRequest(
         correlation_id=0,
         acks=acks,
         timeout_ms=timeout_ms,
-        partitions=[ProducePartition(topic.topic_id, one.partition, len(one.batch)) for one in packed],
+        partitions=[
+            ProducePartition(
+                topic.topic_id,
+                one.partition,
+                len(one.batch),
+                idempotency_key=one.idempotency_key,
+                expected_end_offset=expected_end_offset,
+            )
+            for one in packed
+        ],
     )
     appended = call.partitions.produce(sent, [memoryview(one.batch) for one in packed])
     return await call.context.finish(appended, timeout_ms / 1000 + GRACE_S, holder=call.request)
@@ -99,7 +160,7 @@ async def produce_batches(call: Call) -> web.StreamResponse:
 
 
 async def parse_and_pack(
-    call: Call, body: bytes, parse: Callable[[], RecordColumns], target: Target
+    call: Call, body: bytes, parse: Callable[[], RecordColumns], target: Target, identity: Identity | None = None
 ) -> list[PackedBatch]:
     """Return the batches of a body, of which `parse` makes columns. If a record names a partition unknown here, the
     view catches up first. The records carry the trace of the request, unless they carry another. Raises
@@ -111,7 +172,7 @@ async def parse_and_pack(
         columns = parse()
         if trace is not None:
             columns.headers = [with_trace(headers, trace) for headers in columns.headers]
-        return pack(columns, target, context.clock_ms())
+        return pack(columns, target, context.clock_ms(), identity or Nobody())
 
     try:
         return await context.threads.run(4 * len(body), batches, target)

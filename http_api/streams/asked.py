@@ -35,7 +35,7 @@ _PLACE = re.compile(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,10}):([0-9]{1,19})", re.A
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a request wants to read, and how."""
+    """The partitions that a request wants to read, and how."""
 
     names: frozenset[str]
     matches: Callable[[str], bool] | None
@@ -51,12 +51,12 @@ class Asked(msgspec.Struct, frozen=True):
     heartbeat_s: float
 
     def names_topic(self, name: str) -> bool:
-        """Return whether a topic of this name is asked for."""
+        """Return whether the request wants a topic of this name."""
         return name in self.names or (self.matches is not None and self.matches(name))
 
     @property
     def rows(self) -> Rows:
-        """What makes the JSON documents of records."""
+        """The function that makes the JSON documents of records."""
         return native_rows(*(FORMATS[name] for name in self.formats))
 
 

@@ -89,7 +89,7 @@ def stuck(topic: str, topic_id: TopicId, partition: int, error: RaftlogError) ->
 
 
 def end(error: RaftlogError | None) -> bytes:
-    """Return the members of the last event. None: everything that was asked for was sent."""
+    """Return the members of the last event. None: all that the request wants was sent."""
     return _encode({"code": "complete", "detail": "", "retriable": False} if error is None else _told(error))
 
 

@@ -1,7 +1,7 @@
 """The partitions of one stream and where it stands in each: a pure core.
 
 A topic is one life of its name: a topic that was deleted and created again leaves with its id, and joins with the new
-one. What joins after the beginning is read from its first record, so nothing of it is skipped.
+one. A partition that joins later is read from its first record, so nothing of it is skipped.
 
 Invariant: a position of a partition never changes except by `advance` and `resume_at`.
 """

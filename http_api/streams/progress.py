@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class ReaderProgress:
-    """What one reader has acknowledged, in bytes."""
+    """The acknowledgements of one reader, in bytes."""
 
     def __init__(self, patience_s: float, now: float) -> None:
         self._patience_s = patience_s

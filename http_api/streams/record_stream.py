@@ -83,7 +83,7 @@ class RecordStream:
             call.check(Operation.READ, Resource(ResourceType.TOPIC, name))
 
     def end(self, error: RaftlogError) -> None:
-        """End the stream with an error. What the reader has not taken of earlier records does not follow (S12)."""
+        """End the stream with an error. Earlier records that the reader has not taken do not follow (S12)."""
         self._ended = error
         transport = self._call.request.transport
         if transport is not None and transport.get_write_buffer_size():
@@ -128,9 +128,7 @@ class RecordStream:
             await self._beat()
             await self._pay()
             found = await self._waits.run(self._fetch, self._patience() + GRACE_S)
-            if found is not None and self._ended is not None:
-                release_regions(found[1])
-            elif found is not None:
+            if found is not None:
                 await self._send_fetched(*found)
         return None
 
@@ -165,7 +163,7 @@ class RecordStream:
     # --- Topics ------------------------------------------------------------------------------------------------------
 
     def _wanted(self) -> list[TopicRecord]:
-        """Return the topics that exist now and are asked for. Those of a pattern must be readable."""
+        """Return the topics that exist now and that the request wants. Those of a pattern must be readable."""
         asked, may = self._asked, self._call.may
         named = [topic for name in sorted(asked.names) if (topic := self._call.view.topic(name)) is not None]
         if asked.matches is None:
@@ -195,7 +193,7 @@ class RecordStream:
         self.check_width()
         for gone in self._positions.match(self._wanted()):
             await self._emit(events.LEFT, events.left(gone.name, gone.topic_id))
-        # What has a position from the beginning has joined as well.
+        # Partitions with a position from the beginning have joined as well.
         await self._tell_joined([])
 
     async def _find_starts(self) -> None:
@@ -247,6 +245,9 @@ class RecordStream:
 
     async def _send_fetched(self, answer: FetchResponse, parts: list[Part]) -> None:
         size = message_length(parts)
+        if self._ended is not None:
+            release_regions(parts)
+            return
         try:
             self._context.hold(self._call.request, size)
         except RetriableError:

@@ -74,6 +74,7 @@ OPEN_PATHS = ("/v1/health", "/v1/live", "/v1/ready")
 """Answered to everybody, without details."""
 
 API, DATA = "api", "data"
+_LEASE = f"{bytes(16).hex()}-0-{7:016x}"
 _KEY = TransactionKey(ProducerId(1), ProducerEpoch(0))
 
 
@@ -145,6 +146,11 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("GET", f"/v1/groups/{MARK}/offsets", None),
         ("POST", f"/v1/groups/{MARK}/offsets", {"offsets": offsets}),
         ("POST", f"/v1/groups/{MARK}/offsets/delete", {"topics": [{"topic": topic}]}),
+        ("POST", f"/v1/groups/{MARK}/leases", {"topics": [topic]}),
+        ("GET", f"/v1/groups/{MARK}/leases", None),
+        ("POST", f"/v1/groups/{MARK}/leases/{_LEASE}/acknowledge", {}),
+        ("POST", f"/v1/groups/{MARK}/leases/{_LEASE}/renew", {}),
+        ("DELETE", f"/v1/groups/{MARK}/leases/{_LEASE}", None),
         ("POST", f"/v1/groups/{MARK}/seek", {"to": "earliest", "topics": [{"topic": topic}]}),
         ("GET", "/v1/transactions", None),
         ("POST", "/v1/transactions/initialize", {"transactional_id": MARK}),

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from partitions.producers.state import ProducerStates
 from partitions.producers.transactions import keys_of
+from raftlog.idempotency import is_keyed
 from raftlog.model import NO_PRODUCER_ID, Offset, ProducerId
 from raftlog.records.batch import BatchHeader, Control
 from raftlog.records.batch_filter import hole, is_hole
@@ -69,6 +70,8 @@ class NeededBatches:
         producer_id = ProducerId(header.producer_id)
         if is_hole(header):
             return producer_id
+        if is_keyed(producer_id):
+            return NO_PRODUCER_ID  # Keys do not count up, so no bound tells which were forgotten.
         known = header.is_transactional or self._states.get(producer_id) is not None
         return NO_PRODUCER_ID if known else producer_id
 

@@ -204,6 +204,7 @@ class PartitionDriver:
         *,
         resent: bool = False,
         restored: bool = False,
+        expected_end_offset: int = -1,
     ) -> None:
         """Produce one batch (`PartitionManager.produce`). `deadline` is in monotonic seconds."""
         try:
@@ -213,7 +214,7 @@ class PartitionDriver:
             return
         request = self._requests.add(done, deadline)
         stamp_ms = self._ports.cluster_clock.stamp_ms()
-        self._incoming.arrive(Arrival(request, batch, acks, config, stamp_ms, resent, restored))
+        self._incoming.arrive(Arrival(request, batch, acks, config, stamp_ms, resent, restored, expected_end_offset))
         self._ports.wants_tick(self)
 
     def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
@@ -240,6 +241,7 @@ class PartitionDriver:
             control=control_of(header, arrival.batch) if arrival.restored else None,
             resent=arrival.resent,
             restored=arrival.restored,
+            expected_end_offset=arrival.expected_end_offset,
         )
         now = self._now()
         self._producers.advance(now)

@@ -16,7 +16,8 @@ import msgspec
 from partitions.replica.effects import RequestId
 from raftlog.config import MAX_BATCH_BYTES, MIB, TopicConfig
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import Acks
+from raftlog.idempotency import is_keyed
+from raftlog.model import NO_PRODUCER_ID, Acks
 from raftlog.ports import Buffer, Worker
 from raftlog.records.batch import BatchHeader, ControlKind, RecordBatch, validate
 from raftlog.records.batch_filter import has_record_without_key
@@ -39,6 +40,7 @@ class Arrival(msgspec.Struct):
     wall_ms: int
     resent: bool = False
     restored: bool = False
+    expected_end_offset: int = -1
 
 
 class IncomingBatches:
@@ -162,7 +164,9 @@ def check_restored(batch: Buffer, config: TopicConfig) -> BatchHeader:
     named = [entry.producer_id for entry in control.entries] if control is not None else []
     if control is not None and control.kind not in (ControlKind.ABORT, ControlKind.COMMIT):
         raise CorruptBatch(f"a marker of the unknown kind {control.kind}")
-    if max(header.producer_id, *named, -1) >= config.restoring:
+    # Idempotency keys are none of the granted ids, and those of another topic never fit one of this.
+    counted = NO_PRODUCER_ID if is_keyed(header.producer_id) else header.producer_id
+    if max(counted, *named, -1) >= config.restoring:
         raise InvalidRequest(
             "invalid_request", f"the batch has producer ids that are not below {config.restoring}, which is reserved"
         )

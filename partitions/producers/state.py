@@ -34,6 +34,10 @@ marker arrives. The next transaction has another epoch or id and begins at 0, an
 or aborted by another marker. So transactions, each perhaps with an id of its own, never evict producers without
 transactions, and neither age nor bounds nor the horizon concern them.
 
+**Keys.** Producer ids that stand for idempotency keys (`raftlog/idempotency.py`) are kept apart, with a bound of their
+own: each has one batch. Another batch of the same id has another body, and is refused. They do not concern the horizon,
+because they do not count up: a key that has expired is unknown, and may be used again.
+
 Sources: KIP-98 (idempotence), KIP-360 (here unknown producers are refused, not accepted at any sequence: that could
 hide a gap).
 """
@@ -43,22 +47,30 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from raftlog.config import NodeConfig
+from raftlog.idempotency import KEYED_EPOCH, is_keyed
 from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, Sequence
 from raftlog.records.batch import BatchHeader, Control
 from raftlog.records.batch_filter import is_hole
 
+from .entries import (
+    BATCH_BYTES,
+    DROPPED_BEYOND,
+    PRODUCER_BYTES,
+    SEQUENCES,
+    AppendedBatch,
+    ProducerEntry,
+    last_sequence,
+)
+from .keys import KnownKeys
 from .transactions import TransactionSnapshot, TransactionState
 
 REMEMBERED_BATCHES = 5
 """As in Kafka: a producer has at most five batches in flight, so no correct resend is older."""
-
-SEQUENCES = 2**31
-"""Sequences count 0 … 2**31 - 1 and wrap to 0."""
 
 SNAPSHOT_VERSION = 3
 """The present version of the encoding; older versions lack fields.
@@ -67,59 +79,8 @@ Version 1, before transactions, has only the first two. Version 2, before the ho
 producer may have been forgotten.
 """
 
-PRODUCER_BYTES = 260
-BATCH_BYTES = 210
-"""Measured memory, in bytes, of a known producer and of each of its batches."""
-
-DROPPED_BEYOND = 2
-"""The multiple of the bound that a replica keeps of what its leader accepted.
-
-Leaders refuse new producers at the bound, so a state beyond it means that this replica has been in service for less
-time than its leader.
-"""
-
 FORGOTTEN_AT_ONCE = 1000
 """Bound on the expirations of one event: some hundred microseconds."""
-
-
-def sequence_after(sequence: int, count: int = 1) -> Sequence:
-    """Return the sequence `count` records further on."""
-    return Sequence((sequence + count) % SEQUENCES)
-
-
-def last_sequence(header: BatchHeader) -> Sequence:
-    """Return the sequence of the batch's last record."""
-    return sequence_after(header.base_sequence, header.last_offset_delta)
-
-
-class AppendedBatch(NamedTuple):
-    """An appended batch: the data for the answer to a resend."""
-
-    base_sequence: Sequence
-    last_sequence: Sequence
-    base_offset: Offset
-    end_offset: Offset
-    max_timestamp: int
-    """Milliseconds; the append time if the topic uses that."""
-
-
-class ProducerEntry(NamedTuple):
-    """One producer's epoch and its last batches, oldest first. Invariant: 1 to 5 batches, all of this epoch."""
-
-    epoch: ProducerEpoch
-    batches: tuple[AppendedBatch, ...]
-    appended_at_ms: int = 0
-    """The time of the last append, in milliseconds of this replica's service."""
-    from_first: bool = True
-    """Whether everything that the producer ever appended here is known; else a later epoch may have been forgotten."""
-
-    @property
-    def size_bytes(self) -> int:
-        return PRODUCER_BYTES + BATCH_BYTES * len(self.batches)
-
-    @property
-    def next_sequence(self) -> Sequence:
-        return sequence_after(self.batches[-1].last_sequence)
 
 
 class InSequence(msgspec.Struct, frozen=True):
@@ -142,7 +103,9 @@ class Ahead(msgspec.Struct, frozen=True):
 class RefusedSequence(msgspec.Struct, frozen=True):
     """The batch will never fit, or may be in the log already."""
 
-    code: Literal["out_of_order_sequence", "producer_fenced", "invalid_request", "unknown_producer_id"]
+    code: Literal[
+        "out_of_order_sequence", "producer_fenced", "invalid_request", "unknown_producer_id", "idempotency_key_reused"
+    ]
     detail: str
 
 
@@ -179,6 +142,7 @@ class ProducerStates:
         self._bounds = bounds
         self._entries: OrderedDict[ProducerId, ProducerEntry] = OrderedDict()
         self._in_transaction: dict[ProducerId, ProducerEntry] = {}
+        self._keys = KnownKeys(bounds.max_bytes)
         self._bytes = 0
         """The bytes of `_entries`."""
         self._service_ms = 0.0
@@ -202,6 +166,8 @@ class ProducerStates:
             return RefusedSequence(
                 "invalid_request", "a batch with a producer id needs a producer epoch and a sequence"
             )
+        if is_keyed(header.producer_id):
+            return self._check_key(header)
         entry = self.get(ProducerId(header.producer_id))
         who = f"producer {header.producer_id} epoch {header.producer_epoch}"
         if entry is not None and header.producer_epoch == entry.epoch:
@@ -241,7 +207,6 @@ class ProducerStates:
         if is_hole(header):
             self.lacks_past(producer_id)
             return
-        self._greatest_id = max(self._greatest_id, producer_id)
         batch = AppendedBatch(
             Sequence(header.base_sequence),
             last_sequence(header),
@@ -249,6 +214,10 @@ class ProducerStates:
             Offset(header.end_offset),
             header.max_timestamp,
         )
+        if is_keyed(producer_id):
+            self._keys.remember(producer_id, ProducerEntry(epoch, (batch,), int(self._service_ms)))
+            return
+        self._greatest_id = max(self._greatest_id, producer_id)
         entry = self._in_transaction.pop(producer_id, None) or self._take(producer_id)
         kept: tuple[AppendedBatch, ...] = ()
         if entry is not None and entry.epoch == epoch and entry.next_sequence == batch.base_sequence:
@@ -267,6 +236,7 @@ class ProducerStates:
         if self._advanced_at is not None:
             self._service_ms += max(now - self._advanced_at, 0.0) * 1000
         self._advanced_at = now
+        self._keys.forget_expired(self._service_ms - self._bounds.expiration_ms, FORGOTTEN_AT_ONCE)
         for _ in range(FORGOTTEN_AT_ONCE):
             if not self._entries:
                 return
@@ -312,7 +282,9 @@ class ProducerStates:
                 for first, last, base, end, timestamp in one.batches
             )
             entry = ProducerEntry(ProducerEpoch(one.epoch), marks, one.appended_at_ms, one.from_first)
-            if self.transactions.has_open(producer_id):
+            if is_keyed(producer_id):
+                self._keys.remember(producer_id, entry)
+            elif self.transactions.has_open(producer_id):
                 self._in_transaction[producer_id] = entry
             else:
                 self._take(producer_id)
@@ -331,6 +303,7 @@ class ProducerStates:
         """
         self._entries = other._entries
         self._in_transaction = other._in_transaction
+        self._keys = other._keys
         self._bytes = other._bytes
         self._service_ms = other._service_ms
         self._advanced_at = other._advanced_at
@@ -340,7 +313,7 @@ class ProducerStates:
 
     def snapshot(self) -> bytes:
         """Encode the state for `restore`; about 25 bytes per batch, 34 per aborted range."""
-        known = [*self._entries.items(), *self._in_transaction.items()]
+        known = [*self._entries.items(), *self._in_transaction.items(), *self._keys.items()]
         producers = [(pid, *entry) for pid, entry in known]
         # In the order of `_Snapshot`.
         return _encoder.encode(
@@ -357,6 +330,8 @@ class ProducerStates:
     # --- Inspection ---
 
     def get(self, producer_id: ProducerId) -> ProducerEntry | None:
+        if is_keyed(producer_id):
+            return self._keys.get(producer_id)
         return self._in_transaction.get(producer_id) or self._entries.get(producer_id)
 
     @property
@@ -366,15 +341,15 @@ class ProducerStates:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the producers without an open transaction, in bytes."""
-        return self._bytes
+        """Memory of the producers without an open transaction and of the keys, in bytes."""
+        return self._bytes + self._keys.size_bytes
 
     def __iter__(self) -> Iterator[ProducerId]:
-        """Iterate least recent first, then over those with open transactions."""
-        return chain(self._entries, self._in_transaction)
+        """Iterate least recent first, then over those with open transactions, then over keys."""
+        return chain(self._entries, self._in_transaction, (producer_id for producer_id, _ in self._keys.items()))
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._in_transaction)
+        return len(self._entries) + len(self._in_transaction) + len(self._keys)
 
     def __eq__(self, other: object) -> bool:
         """Whether both remember the same batches. Ages and horizons are each replica's own."""
@@ -385,13 +360,15 @@ class ProducerStates:
             == [(pid, entry[:2]) for pid, entry in other._entries.items()]
             and {pid: entry[:2] for pid, entry in self._in_transaction.items()}
             == {pid: entry[:2] for pid, entry in other._in_transaction.items()}
+            and [(pid, entry[:2]) for pid, entry in self._keys.items()]
+            == [(pid, entry[:2]) for pid, entry in other._keys.items()]
             and self.transactions == other.transactions
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        known = [*self._entries.items(), *self._in_transaction.items()]
+        known = [*self._entries.items(), *self._in_transaction.items(), *self._keys.items()]
         shown = " ".join(f"{pid}:{entry.epoch}@{entry.next_sequence}" for pid, entry in known)
         shown = shown or "no producers"
         return f"{shown} {self.transactions}" if self.transactions.open_count else shown
@@ -400,6 +377,23 @@ class ProducerStates:
 
     def _may_be_forgotten(self, producer_id: ProducerId, entry: ProducerEntry | None) -> bool:
         return producer_id <= self.forgotten_up_to if entry is None else not entry.from_first
+
+    def _check_key(self, header: BatchHeader) -> Verdict:
+        """Return the verdict on the batch of an idempotency key."""
+        if header.is_transactional or header.producer_epoch != KEYED_EPOCH:
+            return RefusedSequence("invalid_request", "a batch of an idempotency key has epoch 0 and no transaction")
+        entry = self._keys.get(ProducerId(header.producer_id))
+        if entry is not None:
+            (batch,) = entry.batches
+            if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last_sequence(header)):
+                return Duplicate(batch)
+            return RefusedSequence("idempotency_key_reused", "the key was used before, for another body")
+        if not self._keys.has_room(PRODUCER_BYTES + BATCH_BYTES):
+            return NoRoom(
+                f"{len(self._keys)} idempotency keys have state in this partition, the maximum (producer_state_bytes = "
+                f"{self._bounds.max_bytes}): each is kept for producer_id_expiration_ms"
+            )
+        return IN_SEQUENCE
 
     @property
     def _has_room(self) -> bool:

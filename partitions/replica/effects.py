@@ -61,6 +61,8 @@ class IncomingBatch(msgspec.Struct):
     """Whether an earlier attempt may have been appended."""
     restored: bool = False
     """Whether the batch is from a backup and keeps its offset."""
+    expected_end_offset: int = -1
+    """The offset that the batch must get, or -1."""
 
 
 class Acknowledge(msgspec.Struct):

@@ -22,8 +22,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from partitions.producers.state import Ahead, AppendedBatch, Duplicate, NoRoom, ProducerStates, RefusedSequence
-from raftlog.errors import InvalidRequest, InvariantViolation, NotLeader, RaftlogError, RetriableError
+from partitions.producers.entries import AppendedBatch
+from partitions.producers.state import Ahead, Duplicate, NoRoom, ProducerStates, RefusedSequence
+from raftlog.errors import InvalidRequest, InvariantViolation, LogEndMoved, NotLeader, RaftlogError, RetriableError
 from raftlog.model import Acks, BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId
 from raftlog.transactions import TransactionVerdicts
 
@@ -154,6 +155,11 @@ class Leader:
             if self._parking.park(batch, verdict, now):
                 return []
             return [Reject(batch.request, InvalidRequest(verdict.code, verdict.detail))]
+        end = self._log.log_end_offset
+        if batch.expected_end_offset not in (-1, end):
+            # Decided here and nowhere before: every batch that came earlier is in the log.
+            moved = f"the log ends at {end}, not at {batch.expected_end_offset}: nothing was appended"
+            return [Reject(batch.request, LogEndMoved(moved, end))]
         return self._append(batch, now)
 
     def on_appended(self, leader_epoch: LeaderEpoch, producer_id: ProducerId, now: float) -> list[Effect]:

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterator
 
 from raftlog.errors import CorruptBatch, InvalidRequest
+from raftlog.idempotency import is_keyed
+from raftlog.model import NO_PRODUCER_ID
 from raftlog.ports import Buffer
 from raftlog.records.batch import BatchHeader, check_crc, split_batches
 from raftlog.records.control import decode_control
@@ -85,9 +87,10 @@ class FileBuilder:
 
 
 def _producer_ids(header: BatchHeader, batch: Buffer) -> list[int]:
-    """Return the producer id of a batch, and those that a marker names."""
+    """Return the producer id of a batch, and those that a marker names; not those of idempotency keys, which do not
+    count up."""
     if not header.is_control:
-        return [header.producer_id]
+        return [NO_PRODUCER_ID if is_keyed(header.producer_id) else header.producer_id]
     control = decode_control(header, memoryview(batch)[HEADER_BYTES:])
     return [header.producer_id, *(one.producer_id for one in control.entries)]
 

@@ -14,6 +14,7 @@ VOCABULARY = (
     "raftlog.metrics",
     "raftlog.prometheus",
     "raftlog.model",
+    "raftlog.idempotency",
     "raftlog.security",
     "raftlog.ports",
     "raftlog.quantities",

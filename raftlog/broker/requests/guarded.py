@@ -16,6 +16,7 @@ from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable
 from raftlog.broker.security.access.access import Access
 from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.idempotency import is_keyed, keyed_producer_id
 from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicId
 from raftlog.ports import Part
 from raftlog.records.batch import parse_header
@@ -35,6 +36,7 @@ from raftlog.wire import (
     OffsetsRequest,
     OffsetsResponse,
     ProducedPartition,
+    ProducePartition,
     ProduceRequest,
     ProduceResponse,
     SessionFetchRequest,
@@ -87,7 +89,7 @@ class GuardedRequests:
             else {
                 at: error
                 for at, batch in enumerate(batches)
-                if at not in refusals and (error := self._refused_producer(batch)) is not None
+                if at not in refusals and (error := self._refused_producer(request.partitions[at], batch)) is not None
             }
         )
         refusals.add(foreign)
@@ -186,9 +188,9 @@ class GuardedRequests:
     def _refusals(self, operation: Operation, asked: Sequence[Asked], action: str) -> Refusals[Asked]:
         return Refusals.of(self._access, self._caller, operation, asked, action)
 
-    def _refused_producer(self, batch: memoryview) -> RaftlogError | None:
-        """Return the error for a batch in the name of a producer id that is not the caller's, or of a transaction that
-        would be one too many of its own.
+    def _refused_producer(self, asked: ProducePartition, batch: memoryview) -> RaftlogError | None:
+        """Return the error for a batch in the name of a producer id or an idempotency key that is not the caller's, or
+        of a transaction that would be one too many of its own.
         """
         try:
             header = parse_header(batch)
@@ -197,11 +199,18 @@ class GuardedRequests:
         if header.producer_id == NO_PRODUCER_ID:
             return None
         producer_id = ProducerId(header.producer_id)
+        if is_keyed(producer_id):
+            # Otherwise a caller could take the place of another's request, whose records would then count as appended.
+            own = keyed_producer_id(self._caller.principal.name, asked.topic_id, asked.idempotency_key)
+            return None if own == producer_id else InvalidRequest("authorization_failed", _NOT_OWN_KEY)
         refused = self._access.refused_id(self._caller, producer_id, "produce")
         if refused is not None or not header.is_transactional:
             return refused
         key = TransactionKey(producer_id, ProducerEpoch(header.producer_epoch))
         return self._access.refused_transaction(self._caller, key)
+
+
+_NOT_OWN_KEY = "the producer id stands for an idempotency key that is not the caller's"
 
 
 def _unknown(asked: FetchPartition | SlotToFetch) -> InvalidRequest:

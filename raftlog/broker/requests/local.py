@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol
 
+import msgspec
+
 from partitions.driver.requests import Deleted
 from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import LogEndMoved, RaftlogError, RetriableError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
 from raftlog.slices import WorkQueue, in_turns
@@ -107,6 +109,7 @@ class LocalRequests:
                     timeout_ms=timeout_ms,
                     resent=target.resent,
                     restored=request.restored,
+                    expected_end_offset=target.expected_end_offset,
                 )
             except Exception as error:
                 # It is unknown whether the batch was appended. Without this answer its whole request would get none.
@@ -190,6 +193,9 @@ def _deleted(target: DeleteRecordsPartition, answer: Deleted | RaftlogError) -> 
 
 
 def _produced(target: ProducePartition, answer: Produced | RaftlogError) -> ProducedPartition:
+    if isinstance(answer, LogEndMoved):
+        refused = failed(ProducedPartition, target, answer)
+        return msgspec.structs.replace(refused, log_end_offset=answer.log_end_offset)
     if isinstance(answer, RaftlogError):
         return failed(ProducedPartition, target, answer)
     return ProducedPartition(

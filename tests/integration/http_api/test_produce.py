@@ -233,11 +233,6 @@ async def test_a_produce_request_goes_on_when_its_client_leaves(api: Api) -> Non
     await api.is_well()
 
 
-async def test_an_idempotency_key_is_accepted(api: Api) -> None:
-    answer = await api.post(RECORDS, {"records": [{"value": 1}]}, headers={"Idempotency-Key": "order-1"})
-    assert answer.status == 200
-
-
 async def test_log_append_time_is_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     produce_one = api.broker._produce_one
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partitions.producers.entries import BATCH_BYTES, PRODUCER_BYTES, SEQUENCES
 from partitions.producers.state import (
-    BATCH_BYTES,
-    PRODUCER_BYTES,
     REMEMBERED_BATCHES,
-    SEQUENCES,
     Ahead,
     Duplicate,
     InSequence,

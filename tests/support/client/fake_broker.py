@@ -14,6 +14,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Literal
 
 import msgspec
@@ -24,8 +25,10 @@ from http_api.service.metrics import NodeSample
 from http_api.service.plots import PlotService
 from http_api.service.service import PartitionService
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
+from partitions.producers.state import Duplicate, ProducerStates, RefusedSequence
 from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.quorum import VotersChange
+from raftlog.broker.changes.leases import GroupLeases
 from raftlog.broker.instances.instances import HttpInstances
 from raftlog.broker.instances.links import OwnerLinks
 from raftlog.broker.instances.owner import InstanceOwner
@@ -34,6 +37,7 @@ from raftlog.broker.security.access.request_access import GuardedAccess, OpenAcc
 from raftlog.broker.security.audit.recent import NO_AUDIT
 from raftlog.config import check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.idempotency import is_keyed
 from raftlog.metrics.catalogue import LOG_END, READY
 from raftlog.metrics.measure import Family
 from raftlog.model import (
@@ -76,6 +80,7 @@ from raftlog.wire import (
     ProduceRequest,
     ProduceResponse,
 )
+from tests.support.partitions.manual import ManualClock
 
 from .fake_broker_transactions import FakeBrokerTransactions
 from .fake_caller_partitions import FakeCallerPartitions
@@ -95,6 +100,8 @@ class FakeLog:
     batches: list[bytes] = field(default_factory=list)
     end_offsets: list[int] = field(default_factory=list)
     log_start_offset: int = 0
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    """The batches of idempotency keys."""
 
     @property
     def end_offset(self) -> int:
@@ -104,7 +111,10 @@ class FakeLog:
         base_offset = self.end_offset
         stamped = b"".join(stamp(batch, base_offset, LEADER_EPOCH))
         self.batches.append(stamped)
-        self.end_offsets.append(parse_header(stamped).end_offset)
+        header = parse_header(stamped)
+        self.end_offsets.append(header.end_offset)
+        if is_keyed(header.producer_id):
+            self.producers.append(header)
         return base_offset
 
     def from_offset(self, offset: int, max_bytes: int) -> list[bytes]:
@@ -253,6 +263,8 @@ class FakeBroker:
             SystemClock(),
         )
         """The product's own, with one broker."""
+        self.lease_clock = ManualClock()
+        self.leases = GroupLeases(self.view, self.groups, self.catch_up, self.lease_clock, Random(1))  # type: ignore[arg-type]
         self.metrics = FakeMetrics()
         self.security = FakeSecurity(self._event, self._catch_up)
         self.access: OpenAccess | GuardedAccess = OpenAccess()
@@ -419,7 +431,16 @@ class FakeBroker:
             log = self._log_of(asked.topic_id, asked.partition)
             config = self.view.topic_config(TopicId(asked.topic_id))
             assert config is not None
-            validate(batch, max_batch_bytes=config.max_message_bytes)
+            header = validate(batch, max_batch_bytes=config.max_message_bytes)
+            if is_keyed(header.producer_id):
+                match log.producers.check(header):
+                    case Duplicate(first):
+                        return ProducedPartition(asked.topic_id, asked.partition, base_offset=first.base_offset)
+                    case RefusedSequence(code, detail):
+                        raise InvalidRequest(code, detail)
+            if asked.expected_end_offset not in (-1, log.end_offset):
+                code, detail, end = "log_end_moved", f"the log ends at {log.end_offset}", log.end_offset
+                return ProducedPartition(asked.topic_id, asked.partition, code, detail, log_end_offset=end)
             return ProducedPartition(asked.topic_id, asked.partition, base_offset=log.append(bytes(batch)))
         except RaftlogError as error:
             return ProducedPartition(asked.topic_id, asked.partition, error.code, error.detail)
@@ -438,7 +459,9 @@ class FakeBroker:
     async def _wait(self, seconds: float) -> None:
         self.fetches_waiting += 1
         try:
-            await asyncio.wait_for(self._appended.wait(), seconds)
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self._appended.wait()
         except TimeoutError:
             return
         except asyncio.CancelledError:

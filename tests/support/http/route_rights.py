@@ -151,6 +151,13 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
             ((READ, GROUP), (READ, TOPIC)), {"to": "earliest", "topics": [{"topic": "t"}]}
         ),
     }
+    groups |= {
+        ("POST", "/v1/groups/{group}/leases"): Case(((READ, GROUP), (READ, TOPIC)), {"topics": ["t"]}),
+        ("GET", "/v1/groups/{group}/leases"): Case(((DESCRIBE, GROUP),)),
+        ("POST", "/v1/groups/{group}/leases/{lease}/acknowledge"): Case(((READ, GROUP),), {"offset": 1}),
+        ("POST", "/v1/groups/{group}/leases/{lease}/renew"): Case(((READ, GROUP),), {}),
+        ("DELETE", "/v1/groups/{group}/leases/{lease}"): Case(((READ, GROUP),)),
+    }
     transactions: dict[tuple[str, str], Case] = {
         ("GET", "/v1/transactions"): Case("list"),
         ("POST", "/v1/transactions/initialize"): Case(((WRITE, NAME),), {"transactional_id": "x"}, names_in_body=True),
@@ -295,6 +302,7 @@ def filled(path: str, **names: str) -> str:
         "config": "retention.ms",
         "consumer": "m",
         "instance": "m",
+        "lease": f"{bytes(16).hex()}-0-{7:016x}",
         "file": "app.js",
         **names,
     }

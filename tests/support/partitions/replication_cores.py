@@ -244,11 +244,14 @@ class CoreDriver:
         size: int = 100,
         *,
         resent: bool = False,
+        expected_end_offset: int = -1,
     ) -> list[fx.Effect]:
         """Produce one batch; request numbers count from 1."""
         self._requests += 1
         checked = header(count, producer=producer, size=size)
-        batch = fx.IncomingBatch(fx.RequestId(self._requests), checked, b"", acks, resent=resent)
+        batch = fx.IncomingBatch(
+            fx.RequestId(self._requests), checked, b"", acks, resent=resent, expected_end_offset=expected_end_offset
+        )
         return self.do(self.replica.produce(batch, self.now))
 
     def fsync(self) -> list[fx.Effect]:

@@ -41,6 +41,7 @@ from raftlog.api import audit as api_audit
 from raftlog.api import cluster as api_cluster
 from raftlog.api import explain as api_explain
 from raftlog.api import groups as api_groups
+from raftlog.api import leases as api_leases
 from raftlog.api import moves as api_moves
 from raftlog.api import partitions as api_partitions
 from raftlog.api import plots as api_plots
@@ -245,6 +246,7 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
 SUBJECTS = (
     api_audit, api_partitions, api_plots, api_timeline,
     api_cluster, api_explain, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security,
+    api_leases,
     api_topics,
     api_transactions,
 )  # fmt: skip
@@ -273,7 +275,16 @@ SCHEMA_NAMES = {
     "VotersChange": "VotersChanged",
 }
 """Struct → schema, where the names differ."""
-INLINE = {"AccessDecision", "AllocateProducer", "Problem", "Producer", "RecordPosition", "ThrottleInfo", "Topics"}
+INLINE = {
+    "AccessDecision",
+    "AllocateProducer",
+    "LeaseInfo",
+    "Problem",
+    "Producer",
+    "RecordPosition",
+    "ThrottleInfo",
+    "Topics",
+}
 """Structs that the document describes where they are used or does not show; of `ThrottleInfo` it describes the
 subclass, and of problems the members of every kind as well."""
 MODELS: dict[str, type[msgspec.Struct]] = {

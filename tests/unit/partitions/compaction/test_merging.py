@@ -17,14 +17,8 @@ from partitions.compaction.run import CleanedSegment
 from partitions.log.log import PartitionLog
 from partitions.log.slice import ReadBy
 from partitions.log.tail import FetchCache
-from partitions.producers.state import (
-    BATCH_BYTES,
-    IN_SEQUENCE,
-    PRODUCER_BYTES,
-    ProducerBounds,
-    ProducerStates,
-    RefusedSequence,
-)
+from partitions.producers.entries import BATCH_BYTES, PRODUCER_BYTES
+from partitions.producers.state import IN_SEQUENCE, ProducerBounds, ProducerStates, RefusedSequence
 from partitions.upkeep.folder_check import check_folder
 from raftlog.config import MIB
 from raftlog.errors import RetriableError

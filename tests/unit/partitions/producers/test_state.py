@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from partitions.producers.entries import BATCH_BYTES, DROPPED_BEYOND, PRODUCER_BYTES
 from partitions.producers.state import (
-    BATCH_BYTES,
-    DROPPED_BEYOND,
     FORGOTTEN_AT_ONCE,
     IN_SEQUENCE,
-    PRODUCER_BYTES,
     Ahead,
     Duplicate,
     NoRoom,
@@ -286,7 +284,7 @@ def test_a_replica_that_does_not_know_what_it_lacks_appends_no_resend_of_an_unkn
     copy = ProducerStates()
     copy.lacks_past()
     copy.append(header(base_offset=9, producer=(5, 0, 0)))
-    assert is_refused(copy.check(header(producer=(2**62, 0, 0)), resent=True))
+    assert is_refused(copy.check(header(producer=(2**62 - 1, 0, 0)), resent=True))
     assert isinstance(copy.check(header(producer=(5, 0, 0)), resent=True), Duplicate)
     assert copy.greatest_id == EVERY_PRODUCER_ID, "and says so to whoever begins in the middle of its log"
 

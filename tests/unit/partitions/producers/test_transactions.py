@@ -9,7 +9,8 @@ import pytest
 from partitions.producers import aborted_ranges
 from partitions.producers import transactions as transaction_state
 from partitions.producers.aborted_ranges import AbortedRanges
-from partitions.producers.state import BATCH_BYTES, PRODUCER_BYTES, ProducerBounds, ProducerStates
+from partitions.producers.entries import BATCH_BYTES, PRODUCER_BYTES
+from partitions.producers.state import ProducerBounds, ProducerStates
 from partitions.producers.transactions import TransactionState
 from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset
 from raftlog.records.batch import Control, ControlKind

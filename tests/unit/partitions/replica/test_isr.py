@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partitions.producers.state import (
-    SEQUENCES,
-    Ahead,
-    Duplicate,
-    InSequence,
-    ProducerStates,
-    RefusedSequence,
-    last_sequence,
-)
+from partitions.producers.entries import SEQUENCES, last_sequence
+from partitions.producers.state import Ahead, Duplicate, InSequence, ProducerStates, RefusedSequence
 from partitions.replica.effects import Fate
 from partitions.replica.followers import FollowerProgress
 from partitions.replica.isr import IsrState, maximal_isr, members, replicated_end_offset

@@ -7,8 +7,8 @@ import pytest
 from partitions.replica import effects as fx
 from partitions.replica.produces import UnreplicatedProduces
 from raftlog.config import MAX_UNREPLICATED_BYTES
-from raftlog.errors import Applied, RemoteProtocolError
-from raftlog.model import Acks, BrokerId, LeaderEpoch, Offset
+from raftlog.errors import Applied, LogEndMoved, RemoteProtocolError
+from raftlog.model import FIRST_KEYED_ID, Acks, BrokerId, LeaderEpoch, Offset
 from tests.support.partitions.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
 
 
@@ -33,6 +33,32 @@ def test_acks_all_waits_for_every_in_sync_replica_and_for_the_leaders_own_fsync(
         fx.AdvanceHighWatermark(Offset(3), exposed=True),
         fx.Acknowledge(fx.RequestId(1), Offset(0)),
     ]
+
+
+def test_a_batch_that_must_get_another_offset_is_refused_with_the_present_end() -> None:
+    """Compare and append: decided when the batch's turn has come, behind every batch that arrived before."""
+    core = leading()
+    core.produce(3)
+    assert [type(e) for e in core.produce(2, expected_end_offset=3)] == [fx.Append]
+    (refused,) = core.produce(expected_end_offset=3)
+    assert isinstance(refused, fx.Reject) and isinstance(refused.error, LogEndMoved)
+    assert refused.error.log_end_offset == core.log.log_end_offset == 5
+    assert refused.error.applied is Applied.NO
+    assert [type(e) for e in core.produce(expected_end_offset=5)] == [fx.Append]
+
+
+def test_a_retry_of_a_conditional_append_gets_its_offset_not_a_refusal_s1() -> None:
+    core = leading()
+    key = (FIRST_KEYED_ID + 7, 0, 1234)
+    assert [type(e) for e in core.produce(2, producer=key, expected_end_offset=0)] == [fx.Append]
+    core.produce(producer=key, expected_end_offset=0)
+    core.fsync()
+    core.report(1, 2)
+    core.report(2, 2)
+    assert core.rejected() == [(2, "idempotency_key_reused")], "it has another number of records"
+    core.produce(2, producer=key, expected_end_offset=0)
+    assert core.acknowledged() == [(1, 0), (3, 0)]
+    assert core.log.log_end_offset == 2
 
 
 def test_acks_one_is_sent_with_the_write_and_completes_at_the_leaders_fsync() -> None:

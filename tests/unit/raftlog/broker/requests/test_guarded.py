@@ -13,6 +13,7 @@ from metadata.commands.transactions import ChangeTransactionsAs, OpenBlock
 from raftlog.broker.requests.guarded import GuardedRequests
 from raftlog.broker.requests.local import LocalRequests
 from raftlog.broker.security.access.access import Access
+from raftlog.idempotency import keyed_producer_id
 from raftlog.model import BrokerId, TopicId
 from raftlog.ports import Part
 from raftlog.records.batch import encode
@@ -183,6 +184,25 @@ def test_batches_of_a_backup_need_the_right_to_alter_the_cluster_s12() -> None:
     guarded.requests.produce(request, [written] * 2, answered.append)
     assert errors(answered[1].partitions) == ["", ""], "its producers are another cluster's"
     assert guarded.local.asked[-1] == request
+
+
+def test_an_idempotency_key_is_the_callers_own_s12() -> None:
+    """Otherwise its records would count as those of another's request, which would never be appended."""
+    guarded = Guarded(on(Operation.WRITE))
+    answered: list[ProduceResponse] = []
+    for principal, topic_id, text, error in (
+        ("alice", OPEN, "0:order-1", ""),
+        ("bob", OPEN, "0:order-1", REFUSED),
+        ("alice", SECRET, "0:order-1", REFUSED),
+        ("alice", OPEN, "0:order-2", REFUSED),
+    ):
+        producer_id = keyed_producer_id(principal, topic_id, "0:order-1")
+        forged = memoryview(
+            encode([b"x"], base_timestamp_ms=0, producer_id=producer_id, producer_epoch=0, base_sequence=7)
+        )
+        target = ProducePartition(OPEN, 0, forged.nbytes, idempotency_key=text)
+        guarded.requests.produce(ProduceRequest(5, -1, 1000, [target]), [forged], answered.append)
+        assert errors(answered[-1].partitions) == [error], (principal, text)
 
 
 def test_the_name_of_another_producer_is_refused_s12() -> None:
