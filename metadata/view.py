@@ -42,6 +42,7 @@ from metadata.records.events import (
 from metadata.records.group_table import GroupsView
 from metadata.records.groups import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
 from metadata.records.instances import InstanceChanged, InstanceRecord, InstanceRemoved, Instances, InstanceSettings
+from metadata.records.leases import LeasedPartition, LeasedRange, Leases, LeasesChanged, LeasesRemoved
 from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.owners import NO_OWNER, Owned
 from metadata.records.security import QuotaLimits, QuotaRecord, TokenRecord, UserRecord
@@ -79,6 +80,10 @@ __all__ = [
     "InstanceRecord",
     "InstanceRemoved",
     "InstanceSettings",
+    "LeasedPartition",
+    "LeasedRange",
+    "LeasesChanged",
+    "LeasesRemoved",
     "MemberRecord",
     "MetadataEvent",
     "OffsetsCommitted",
@@ -182,6 +187,8 @@ class ClusterView:
         """Consumer groups and their offsets."""
         self.instances = Instances()
         """HTTP consumer instances."""
+        self.leases = Leases()
+        """Ranges of records that somebody has and has not acknowledged."""
         self.transactions = Transactions()
         """Transactions; leaders consult it about their records (`raftlog.transactions.TransactionVerdicts`)."""
         self.owners = Owners()
@@ -327,6 +334,8 @@ class ClusterView:
                 self.groups.on_event(event)
             case InstanceChanged() | InstanceRemoved():
                 self.instances.on_event(event)
+            case LeasesChanged() | LeasesRemoved():
+                self.leases.on_event(event)
             case FeatureLevelChanged(level):
                 self.feature_level = level
             case TimeAdvanced(time):

@@ -22,6 +22,7 @@ from .audit import AuditService
 from .explain import ExplainService
 from .groups import GroupService
 from .instances import InstanceService
+from .leases import LeaseService
 from .metrics import MetricsService
 from .moves import MoveService
 from .plots import PlotService
@@ -104,6 +105,11 @@ class BrokerService(Protocol):
     @property
     def instances(self) -> InstanceService:
         """HTTP consumers."""
+        ...
+
+    @property
+    def leases(self) -> LeaseService:
+        """Leases of ranges of records."""
         ...
 
     @property

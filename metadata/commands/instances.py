@@ -12,6 +12,7 @@ import msgspec
 
 from .fields import BrokerIdField, IncarnationField, NaturalField, PrincipalField, TextField, WireStruct
 from .groups import MAX_CHANGES, MAX_TOPICS_PER_MEMBER, GroupChange, GroupIdField, MemberIdField, Partitions
+from .leases import LeaseChange
 
 INSTANCES_FEATURE_LEVEL = 7
 
@@ -69,11 +70,11 @@ class RemoveInstance(OfInstance, frozen=True, tag="remove_instance"):
 
 
 InstanceChange: TypeAlias = PutInstance | ClaimInstance | SubscribeInstance | RemoveInstance
-AnyGroupChange: TypeAlias = GroupChange | InstanceChange
+AnyGroupChange: TypeAlias = GroupChange | InstanceChange | LeaseChange
 
 
 class ChangeGroupsAndInstances(WireStruct, frozen=True, tag="change_groups.3"):
-    """Changes of groups and instances, in order, each with its principal. Answered by `GroupsChanged`. Needs
+    """Changes of groups, instances and leases, in order, each with its principal. Answered by `GroupsChanged`. Needs
     `INSTANCES_FEATURE_LEVEL`."""
 
     changes: Annotated[tuple[AnyGroupChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]

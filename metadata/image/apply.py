@@ -47,6 +47,7 @@ from metadata.commands.instances import (
     RemoveInstance,
     SubscribeInstance,
 )
+from metadata.commands.leases import AcknowledgeLease, BeginLeases, RenewLease, TakeLease
 from metadata.commands.replicas import (
     AlterReassignments,
     BeginMoves,
@@ -69,6 +70,7 @@ from . import topics as image_topics
 from .groups import change_group, change_groups, in_order_of, topic_removed
 from .image import ClusterImage, Steps
 from .instances import change_instance, forget_topic
+from .leases import change_lease, forget_leases_of
 from .security import bootstrap_security, change_security
 from .shares import own_ids
 from .transactions import change_transactions, strike_topic
@@ -170,6 +172,7 @@ def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> 
 def _delete_topic(image: ClusterImage, command: DeleteTopic, index: int) -> Steps:
     topic_removed(image, command.topic_id, index)
     forget_topic(image, command.topic_id)
+    forget_leases_of(image, command.topic_id)
     yield from strike_topic(image, command.topic_id)
     return (yield from image_topics.delete_topic(image, command))
 
@@ -180,6 +183,8 @@ def _change_groups_and_instances(
     def change_one(change: AnyGroupChange, principal: str) -> Refused | None:
         if isinstance(change, PutInstance | ClaimInstance | SubscribeInstance | RemoveInstance):
             return change_instance(image, change, index, principal)
+        if isinstance(change, BeginLeases | TakeLease | AcknowledgeLease | RenewLease):
+            return change_lease(image, change, index, principal)
         return change_group(image, change, principal, index=index, term=term)
 
     return in_order_of(command.changes, command.principals, change_one)

@@ -46,6 +46,7 @@ from metadata.records.events import (
 )
 from metadata.records.groups import CommittedOffset, in_order
 from metadata.records.instances import InstanceChanged, InstanceEvent, InstanceRemoved
+from metadata.records.leases import LeaseEvent, LeasesChanged, LeasesRemoved
 from metadata.records.owner_table import Owners
 from metadata.records.owners import NO_OWNER, OwnedIds
 from metadata.records.security import QuotaRecord
@@ -54,6 +55,7 @@ from raftlog.model import PartitionRecord, TopicPartition
 from .group_state import GroupsState
 from .image import ClusterImage
 from .instance_state import InstancesState
+from .lease_state import LeasesState
 from .security_state import SecurityState
 from .transaction_commit import ENDS_PER_EVENT, slices_of_ends
 from .transaction_state import TransactionsState
@@ -93,6 +95,7 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
     events += yield from owners_diff(old.owners, new.owners)
     events += yield from groups_diff(old.groups, new.groups)
     events += yield from instances_diff(old.instances, new.instances)
+    events += yield from leases_diff(old.leases, new.leases)
     events += yield from transactions_diff(old.transactions, new.transactions)
     events += yield from security_diff(old.security, new.security)
     return events
@@ -124,6 +127,21 @@ def groups_diff(old: GroupsState, new: GroupsState) -> Generator[None, None, lis
         work += 1 + len(offsets)
         if work >= OFFSETS_PER_STEP:
             work = 0
+            yield
+    return events
+
+
+def leases_diff(old: LeasesState, new: LeasesState) -> Generator[None, None, list[LeaseEvent]]:
+    """The events that lead a follower of `old` to `new`, in steps."""
+    events: list[LeaseEvent] = [
+        LeasesRemoved(record.group_id, record.partition)
+        for record in old.records()
+        if new.of_partition(record.group_id, record.partition) is None
+    ]
+    for number, record in enumerate(new.records(), 1):
+        if record != old.of_partition(record.group_id, record.partition):
+            events.append(LeasesChanged(record))
+        if number % OFFSETS_PER_STEP == 0:
             yield
     return events
 

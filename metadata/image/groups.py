@@ -284,7 +284,7 @@ def _assign(state: ClusterImage, assign: Assign, index: int) -> Refused | None:
 def _commit(state: ClusterImage, commit: Commit, index: int, principal: str) -> Refused | None:
     # Made once: of ten thousand offsets a second each is looked up in four places.
     named = [one.topic_partition for one in commit.offsets]
-    refused = refuse_if_not_owner(state, commit, named) or _no_such_place(state, commit.group_id, named, principal)
+    refused = refuse_if_not_owner(state, commit, named) or refuse_new_offsets(state, commit.group_id, named, principal)
     if refused is not None:
         return refused
     have_group(state, commit.group_id, index, principal)
@@ -327,7 +327,10 @@ def refuse_if_not_owner(
     return None
 
 
-def _no_such_place(state: ClusterImage, group_id: str, named: list[TopicPartition], principal: str) -> Refused | None:
+def refuse_new_offsets(
+    state: ClusterImage, group_id: str, named: list[TopicPartition], principal: str
+) -> Refused | None:
+    """Return why a group of this principal may have no offsets committed in these partitions, or None."""
     current = state.groups.offsets_of(group_id)
     added = 0
     for partition in named:
@@ -367,7 +370,7 @@ def _reset(state: ClusterImage, reset: Reset, index: int, principal: str) -> Ref
     if (group.epoch if group is not None else -1) != reset.epoch:
         return Refused("stale_group_epoch", f"group {reset.group_id!r} is not what it was when this was planned")
     named = [one.topic_partition for one in reset.offsets]
-    refused = _no_such_place(state, reset.group_id, named, principal) or _moved(state, reset, named)
+    refused = refuse_new_offsets(state, reset.group_id, named, principal) or _moved(state, reset, named)
     if refused is not None:
         return refused
     have_group(state, reset.group_id, index, principal)

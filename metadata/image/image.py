@@ -33,6 +33,7 @@ from metadata.records.events import (
     TransactionEvent,
 )
 from metadata.records.instances import InstanceEvent
+from metadata.records.leases import LeaseEvent
 from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.tickets import RecoveryTicket
 from raftlog.model import (
@@ -56,6 +57,7 @@ from raftlog.model import (
 from .client_sessions import ClientSessions
 from .group_state import GroupsState
 from .instance_state import InstancesState
+from .lease_state import LeasesState
 from .security_state import SecurityState
 from .transaction_state import TransactionsState
 
@@ -91,6 +93,8 @@ class ClusterImage:
         """Consumer groups and their offsets."""
         self.instances = InstancesState(self.note)
         """HTTP consumer instances."""
+        self.leases = LeasesState(self.note)
+        """Ranges of records that somebody has and has not acknowledged."""
         self.transactions = TransactionsState(self.note)
         """The records of transactions."""
         self.security = SecurityState(self.note)
@@ -188,7 +192,9 @@ class ClusterImage:
         events, self._events = self._events, []
         return events
 
-    def note(self, event: GroupEvent | InstanceEvent | TransactionEvent | OwnerEvent | SecurityEvent) -> None:
+    def note(
+        self, event: GroupEvent | InstanceEvent | LeaseEvent | TransactionEvent | OwnerEvent | SecurityEvent
+    ) -> None:
         if type(event) in EVENTS_OF_OWNERS:
             self.owners.on_event(event)
         self._events.append(event)

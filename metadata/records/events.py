@@ -32,6 +32,7 @@ from raftlog.transactions import TransactionKey
 
 from .groups import CommittedOffset, GroupRecord
 from .instances import InstanceEvent
+from .leases import LeaseEvent
 from .owners import Owned, OwnedIds, OwnedName
 from .security import QuotaRecord, TokenRecord, UserRecord
 from .tickets import RecoveryTicket
@@ -287,6 +288,7 @@ MetadataEvent: TypeAlias = (
     | PartitionChanged
     | GroupEvent
     | InstanceEvent
+    | LeaseEvent
     | TransactionEvent
     | OwnerEvent
     | SecurityEvent

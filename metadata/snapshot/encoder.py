@@ -46,6 +46,7 @@ from .format import (
 )
 from .groups import PackedGroup, pack_group, unpack_group
 from .instances import pack_instances, unpack_instances
+from .leases import pack_leases, unpack_leases
 from .owners import pack_owners, unpack_owners
 from .security import pack_security, unpack_security
 from .transactions import pack_transactions, unpack_transactions
@@ -145,6 +146,7 @@ class SnapshotEncoder:
         self._security = pack_security(state.security)
         self._owners = pack_owners(state.owners)
         self._instances = pack_instances(state.instances)
+        self._leases = pack_leases(state.leases)
         self._short_of_room = tuple(b for b in sorted(state.brokers) if state.brokers[b].short_of_room)
         self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
         self._body = Body(
@@ -189,7 +191,8 @@ class SnapshotEncoder:
             if self._version >= VERSION_WITH_SECURITY:
                 fields |= {"security": (yield from self._security), "owners": (yield from self._owners)}
             if self._version == VERSION:
-                whole = BodyWithInstances(**fields, instances=(yield from self._instances))
+                instances, leases = (yield from self._instances), (yield from self._leases)
+                whole = BodyWithInstances(**fields, instances=instances, leases=leases)
             elif self._version == VERSION_WITH_SECURITY:
                 whole = BodyWithSecurity(**fields)
             elif self._version == VERSION_WITH_TIME:
@@ -301,6 +304,7 @@ def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterIma
         yield from _checked(state, unpack_security(state.security, body.security))
     if isinstance(body, BodyWithInstances):
         yield from _checked(state, unpack_instances(state.instances, body.instances))
+        yield from _checked(state, unpack_leases(state.leases, body.leases))
     for session in body.sessions:
         state.sessions.seen[session.session_id] = unpack_session(session)
     if not body.sessions:

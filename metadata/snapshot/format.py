@@ -129,6 +129,8 @@ class BodyWithInstances(BodyWithSecurity, frozen=True):
 
     instances: msgspec.Raw = msgspec.Raw()
     """HTTP consumer instances as `instances.py` encodes them."""
+    leases: msgspec.Raw = msgspec.Raw(b"\x90")
+    """Leases as `leases.py` encodes them; without them, none."""
 
 
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:

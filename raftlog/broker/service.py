@@ -22,6 +22,7 @@ from raftlog.api.cluster import HealthInfo, RollCheck
 from raftlog.api.scrubs import Scrub, ScrubFinding
 from raftlog.broker.changes.group_batches import GroupBatches
 from raftlog.broker.changes.groups import ForwardsHeartbeats, Groups
+from raftlog.broker.changes.leases import GroupLeases
 from raftlog.broker.changes.moves import MoveAdministrator
 from raftlog.broker.changes.proposer import Proposer
 from raftlog.broker.changes.quorum import QuorumAdministrator
@@ -100,6 +101,7 @@ class Router:
         self.moves = MoveAdministrator(
             broker.view, lambda: broker.manager.drivers, self._proposer, structlog.get_logger()
         )
+        self._random = random
         self.access = access
         self.recent_audit = audit
         self.metrics = metrics
@@ -146,6 +148,11 @@ class Router:
             self.catch_up,
             broker.clock,
         )
+
+    @cached_property
+    def leases(self) -> GroupLeases:
+        """Leases of ranges of records. Their ages count from the first request for one."""
+        return GroupLeases(self.view, self.groups, self.catch_up, self._broker.clock, self._random)
 
     @cached_property
     def own_facts(self) -> OwnFacts:

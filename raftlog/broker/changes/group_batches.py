@@ -29,6 +29,7 @@ from metadata.commands.instances import (
     RemoveInstance,
     SubscribeInstance,
 )
+from metadata.commands.leases import AcknowledgeLease, BeginLeases, RenewLease, TakeLease
 from metadata.commands.results import GroupsChanged
 from metadata.quorum.port import MetadataQuorum, Outcome
 from metadata.records.owners import NO_OWNER
@@ -97,9 +98,13 @@ class GroupBatches(ChangeBatches[AnyGroupChange, int]):
         return len(change.offsets) if isinstance(change, Commit | Reset) else REBALANCE_WORK
 
 
+_NEWER = (
+    PutInstance | ClaimInstance | SubscribeInstance | RemoveInstance
+    | BeginLeases | TakeLease | AcknowledgeLease | RenewLease
+)  # fmt: skip
+
+
 def _of_groups(changes: tuple[AnyGroupChange, ...]) -> tuple[GroupChange, ...] | None:
-    """Return the changes if none is about an instance, which nodes of older versions cannot decode."""
-    found = [
-        one for one in changes if not isinstance(one, PutInstance | ClaimInstance | SubscribeInstance | RemoveInstance)
-    ]
+    """Return the changes if none is about an instance or a lease, which nodes of older versions cannot decode."""
+    found = [one for one in changes if not isinstance(one, _NEWER)]
     return tuple(found) if len(found) == len(changes) else None

@@ -31,6 +31,7 @@ from metadata.commands.groups import (
 )
 from metadata.commands.groups import OffsetToCommit as CommandOffset
 from metadata.commands.instances import INSTANCES_FEATURE_LEVEL, InstanceChange, SubscribeInstance
+from metadata.commands.leases import LeaseChange
 from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.controller.group_coordinator import AssignmentJob, Coordinator
 from metadata.quorum.port import MetadataQuorum
@@ -299,6 +300,19 @@ class Groups:
             if isinstance(change, SubscribeInstance):
                 full_matcher(change.pattern)
             check_level(self._view.feature_level, INSTANCES_FEATURE_LEVEL, "there are HTTP consumers")
+            self._batches.submit(change, reply.give, principal=principal)
+
+        reply.attempt(propose)
+
+    # --- Leases ------------------------------------------------------------------------------------------------------
+
+    def change_lease(self, change: LeaseChange, answer: Answer[int], principal: str = NO_OWNER) -> None:
+        """Change a lease. `answer` gets the index of the decision, once this node's view shows it, or the error."""
+        reply = Reply(self._scheduler, answer)
+
+        def propose() -> None:
+            check_name("a group", change.group_id)
+            check_level(self._view.feature_level, INSTANCES_FEATURE_LEVEL, "there are leases")
             self._batches.submit(change, reply.give, principal=principal)
 
         reply.attempt(propose)

@@ -21,13 +21,17 @@ from metadata.commands.groups import (
     pack_partitions,
 )
 from metadata.commands.instances import InstanceChange
+from metadata.commands.leases import LeaseChange
 from metadata.controller.group_coordinator import Coordinator
 from metadata.image.group_state import GroupsState
 from metadata.image.groups import change_groups
 from metadata.image.instance_state import InstancesState
 from metadata.image.instances import change_instance
+from metadata.image.lease_state import LeasesState
+from metadata.image.leases import change_lease
 from metadata.records.events import GroupEvent, OwnerEvent, TransactionEvent
 from metadata.records.instances import InstanceEvent
+from metadata.records.leases import LeaseEvent
 from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.security_table import SecurityTable
 from metadata.rules.assignors import DEFAULT_ASSIGNOR
@@ -70,6 +74,7 @@ class FakeGroups:
         self.owners = Owners()
         self.groups = GroupsState(self.note, self.owners)
         self.instances = InstancesState(self.note)
+        self.leases = LeasesState(self.note)
         self.view = view
         self._feed = feed
         self._events: list[Any] = []
@@ -98,7 +103,7 @@ class FakeGroups:
     def security(self) -> SecurityTable:
         return self.view.security
 
-    def note(self, event: GroupEvent | InstanceEvent | TransactionEvent | OwnerEvent) -> None:
+    def note(self, event: GroupEvent | InstanceEvent | LeaseEvent | TransactionEvent | OwnerEvent) -> None:
         if type(event) in EVENTS_OF_OWNERS:
             self.owners.on_event(event)
         self._events.append(event)
@@ -117,6 +122,14 @@ class FakeGroups:
         index = self.view.index + 1
         state: Any = self
         refused = change_instance(state, change, index, principal)
+        self.feed_events()
+        answer(index if refused is None else refused.error())
+
+    def change_lease(self, change: LeaseChange, answer: Answer[int], principal: str = "") -> None:
+        """Apply a change of a lease, as `Groups` does."""
+        index = self.view.index + 1
+        state: Any = self
+        refused = change_lease(state, change, index, principal)
         self.feed_events()
         answer(index if refused is None else refused.error())
 
