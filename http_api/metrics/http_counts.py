@@ -33,8 +33,8 @@ class HttpCounts:
         self._received += received
         self._sent += sent
 
-    def collect(self, connections: int, in_progress: int) -> Iterator[Family]:
-        """Yield the families; `connections` and `in_progress` are the numbers now."""
+    def collect(self, connections: int, in_progress: int, streams: int) -> Iterator[Family]:
+        """Yield the families; the arguments are the numbers now."""
         requests = Family(names.HTTP_REQUESTS, [])
         for (method, route, status), count in self._requests.items():
             requests.add(count, method, route, str(status))
@@ -44,3 +44,4 @@ class HttpCounts:
         yield Family.of(names.HTTP_SENT, self._sent)
         yield Family.of(names.HTTP_CONNECTIONS, connections)
         yield Family.of(names.HTTP_IN_PROGRESS, in_progress)
+        yield Family.of(names.HTTP_STREAMS, streams)

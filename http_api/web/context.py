@@ -165,7 +165,7 @@ class ApiContext:
         self._writes: set[asyncio.Task[Any]] = set()
 
     def _numbers(self) -> Iterator[Family | None]:
-        yield from self.counts.collect(len(self.connections), self.requests_under_way)
+        yield from self.counts.collect(len(self.connections), self.requests_under_way, self.streams)
         yield from self.service.metrics.collect()
 
     @contextmanager

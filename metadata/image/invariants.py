@@ -51,6 +51,9 @@ def check(state: ClusterImage) -> None:
     _require(bool(state.reassigning) or not state.throttle, "a throttle of no move")
     known = set(state.partitions)
     _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")
+    for leased in state.leases.records():
+        _require(leased.is_sound(), f"the leases of group {leased.group_id} in {leased.partition} are wrong")
+        _require(leased.partition in known, f"group {leased.group_id} has leases in no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
     for wrong in (

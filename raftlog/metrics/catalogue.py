@@ -78,6 +78,9 @@ HTTP_RECEIVED = Measure(
 HTTP_SENT = Measure("raftlog_http_sent_bytes_total", "counter", "Bytes of the bodies of the HTTP API's answers.")
 HTTP_CONNECTIONS = Measure("raftlog_http_connections", "gauge", "Open connections to the HTTP API.")
 HTTP_IN_PROGRESS = Measure("raftlog_http_requests_in_progress", "gauge", "Requests to the HTTP API in progress.")
+HTTP_STREAMS = Measure(
+    "raftlog_http_streams", "gauge", "Streams of records of the HTTP API (`/v1/stream`) in progress."
+)
 THROTTLED = Measure(
     "raftlog_quota_delays_total", "counter", "Charges to a quota after which the caller has to wait.", ("quota",)
 )

@@ -16,6 +16,7 @@ from metadata.commands import envelope, results
 from metadata.commands import fields as parts
 from metadata.commands import groups as g
 from metadata.commands import instances as i
+from metadata.commands import leases as le
 from metadata.commands import replicas as m
 from metadata.commands import security as s
 from metadata.commands import transactions as t
@@ -168,8 +169,12 @@ SAMPLES: list[envelope.Command] = [
             ),
             i.RemoveInstance("readers", "c1", 70_003, 1_700_000_000_000),
             g.Delete("readers"),
+            le.BeginLeases(TOPIC, 0, "workers", 5, 1_700_000_000_000),
+            le.TakeLease(TOPIC, 0, "workers", 2**61 + 1, -1, 5, 10, 30_000, 1_700_000_000_000),
+            le.AcknowledgeLease(TOPIC, 0, "workers", 2**61 + 1, 6, 1_700_000_000_000),
+            le.RenewLease(TOPIC, 0, "workers", 2**61 + 1, 0),
         ),
-        ("alice", "", "", "alice", "", ""),
+        ("alice", "", "", "alice", "", "", "alice", "", "", ""),
     ),
 ]
 ANSWERS: list[results.CommandResult] = [
@@ -285,7 +290,7 @@ def with_security(level: int = s.SECURITY_FEATURE_LEVEL) -> Cluster:
 
 
 def of_the_newest_level() -> Cluster:
-    """Adds HTTP consumers in which every field is set."""
+    """Adds HTTP consumers and leases in which every field is set."""
     cluster = with_security(i.INSTANCES_FEATURE_LEVEL)
     owner = (_N(0), cluster.incarnation(0))
 
@@ -301,6 +306,8 @@ def of_the_newest_level() -> Cluster:
     change(
         i.SubscribeInstance("theirs", "c1", made, ("orders",), "o.*", (), 1_700_000_000_000),
         i.SubscribeInstance("own", "c2", made, (), "", (g.TopicPartitions(TOPIC, (1,)),), 1_700_000_000_000),
+        le.TakeLease(TOPIC, 0, "workers", 2**61 + 1, -1, 5, 10, 30_000, 1_700_000_000_000),
+        le.TakeLease(TOPIC, 0, "workers", 2**61 + 2, -1, 10, 12, 60_000, 1_700_000_000_000),
     )
     return cluster
 

@@ -374,6 +374,7 @@ async def test_streams_are_bounded_and_do_not_count_as_requests() -> None:
             await one.of("joined")
             await two.of("joined")
             assert api.context.requests_under_way == 0
+            assert "\nraftlog_http_streams 2" in (await api.get("/metrics")).body.decode()
             (await api.get("/v1/stream?topic=t")).problem("overloaded")
             assert (await api.get("/v1/topics/t")).status == 200
         await eventually(lambda: api.context.streams == 0)

@@ -21,6 +21,7 @@ from metadata.commands.leases import (
 from metadata.commands.results import GroupsChanged, Refused
 from metadata.image import leases as image_leases
 from metadata.image.image import ClusterImage
+from metadata.image.invariants import check
 from metadata.records.leases import LeasedPartition
 from metadata.snapshot.encoder import encode_snapshot
 from metadata.view import ClusterView
@@ -44,8 +45,7 @@ class Workers(GroupCluster):
         result = self.apply(ChangeGroupsAndInstances((change,), (principal,)))
         assert isinstance(result, GroupsChanged), result
         assert [one.code for one in result.refusals] == ([refused] if refused else []), result
-        for record in self.image.leases.records():
-            assert record.is_sound(), record
+        check(self.image)
 
     def take(
         self,
