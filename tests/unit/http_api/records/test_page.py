@@ -57,6 +57,28 @@ def test_records_below_the_offset_are_left_out() -> None:
     assert (found.next_offset, found.records) == (16, 4)
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected", "next_offset"),
+    [
+        (10, 12, [10, 11], 12),
+        (10, 13, [10, 11, 12], 13),
+        (12, 15, [12, 13, 14], 15),
+        (14, 14, [], 14),
+        (10, 100, [10, 11, 12, 13, 14, 15], 16),
+        (16, 17, [], 16),
+    ],
+)
+def test_a_page_ends_before_an_offset(start: int, end: int, expected: list[int], next_offset: int) -> None:
+    found = page(THREE, start, msgspec.structs.replace(options(), end_offset=end))
+    assert (offsets(found), found.next_offset) == (expected, next_offset)
+
+
+def test_a_page_whose_records_are_gone_ends_at_its_end() -> None:
+    """Compaction has removed everything below offset 13."""
+    found = page(batch(13, [b"d"]), 10, msgspec.structs.replace(options(), end_offset=12))
+    assert (found.records, found.next_offset) == (0, 12)
+
+
 def test_a_record_has_offset_timestamp_key_value_and_headers() -> None:
     stored = batch(5, [b"v", None], keys=[b"k", None], timestamps_ms=[7, 8], headers=[[("h", b"x"), ("h", None)], None])
     assert msgspec.json.decode(body(page(stored, 5, options()), options())) == [
