@@ -1,4 +1,4 @@
-"""What is over, and still explains a partition: elections after which acknowledged records may be missing, and restarts
+"""Past events that still explain a partition: elections after which acknowledged records may be missing, and restarts
 after which a replica copies again. Pure: each function returns findings.
 
 The causes are taken from the remembered changes, since the quorum's record keeps no mark of a replica once it is in
@@ -60,7 +60,7 @@ def unclean_return(case: PartitionCase, facts: NodeFacts) -> Finding | None:
         ],
         [
             "none: it rejoins the ISR when it has caught up. Run this command again and compare the lag",
-            f"if nobody replaced its disk or folder, look for the cause in node {facts.node}'s log and machine"
+            f"if its disk or folder was not replaced, look for the cause in node {facts.node}'s log and machine"
             if elsewhere
             else f"look for the cause in node {facts.node}'s log (a crash, a power failure, a disk error)",
         ],
