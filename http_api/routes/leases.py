@@ -111,6 +111,7 @@ async def list_leases(call: Call) -> web.StreamResponse:
                 held.start,
                 held.end,
                 held.lease_ms,
+                held.deliveries,
                 one.left_ms,
             )
         )
@@ -284,7 +285,7 @@ class _Taking:
             start,
             end,
             self._asked.lease_ms,
-            claim.replaces >= 0,
+            claim.deliveries,
             msgspec.Raw(_RECORDS),
         )
         head, _, tail = encode(documents.LeaseAnswer(taken)).partition(_RECORDS)

@@ -44,6 +44,8 @@ class Claim(msgspec.Struct, frozen=True):
     """The offset behind the range; None: no lease has had the records from `start` on."""
     replaces: int = -1
     """The lease that is over; -1: none."""
+    deliveries: int = 1
+    """How many workers will have had the records, the taker included."""
 
 
 class HeldLease(msgspec.Struct, frozen=True):

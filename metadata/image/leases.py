@@ -92,6 +92,7 @@ def _take(state: ClusterImage, take: TakeLease, index: int, principal: str) -> R
         if place is None or ranges[place].start != take.start or ranges[place].end < take.end:
             return _moved(take)
         over = ranges[place]
+        taken = msgspec.structs.replace(taken, deliveries=over.deliveries + 1)
         # The rest of the range stays with the lease that is over.
         rest = [msgspec.structs.replace(over, start=take.end)] if take.end < over.end else []
         ranges[place : place + 1] = [taken, *rest]

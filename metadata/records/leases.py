@@ -31,6 +31,8 @@ class LeasedRange(msgspec.Struct, frozen=True, array_like=True):
     """The time for which its holder has it, in milliseconds from `renewed` on; 0: it was given back."""
     renewed: int
     """The entry that last gave the holder time."""
+    deliveries: int = 1
+    """How many holders have had the records, this one included."""
 
 
 class LeasedPartition(msgspec.Struct, frozen=True):

@@ -44,11 +44,11 @@ class LeaseInfo(OfTopicPartition, frozen=True):
     end_offset: int
     """The offset behind the last record."""
     lease_ms: int
+    deliveries: int
+    """How many workers have had these records, this one included: 1 at the first delivery."""
 
 
 class TakenLease(LeaseInfo, frozen=True):
-    redelivered: bool = False
-    """Whether somebody had these records before, and did not acknowledge them in time."""
     records: msgspec.Raw = msgspec.Raw(b"[]")
 
 

@@ -53,7 +53,7 @@ class GroupLeases:
                 found.append(Claim(group_id, partition, committed))
                 continue
             over = [
-                Claim(group_id, partition, one.start, one.end, one.lease_id)
+                Claim(group_id, partition, one.start, one.end, one.lease_id, one.deliveries + 1)
                 for one in record.ranges
                 if not self._ages.left_s(record, one)
             ]

@@ -128,6 +128,8 @@ def test_a_lease_that_is_taken_over_is_fenced_s8() -> None:
     workers.acknowledge(1, 10)
     assert workers.ranges() == [(0, 4, 2)], "what is left of its range is still the first holder's"
     workers.take(3, 0, 4, replaces=2)
+    record = workers.record()
+    assert record is not None and record.ranges[0].deliveries == 3
     workers.acknowledge(2, 4, refused="lease_lost")
     workers.take(4, 0, 4, replaces=2, refused="lease_moved")
     workers.take(4, 0, 5, replaces=3, refused="lease_moved")
