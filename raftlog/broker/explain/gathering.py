@@ -164,6 +164,11 @@ class Explainer:
                 self._quorum().leader,
                 self._missing_topics(group),
                 access,
+                {
+                    tp: record
+                    for tp, record in self._view.leases.of_group(group.group_id).items()
+                    if tp in committed and committed[tp].offset == record.committed
+                },
             )
         )
 

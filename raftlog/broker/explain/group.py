@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metadata.records.groups import GroupRecord, GroupState, MemberRecord
+from metadata.records.leases import LeasedPartition
 from raftlog.api.explain import AccessDecision, Explanation, Finding
 from raftlog.model import TopicPartition
 
@@ -14,8 +15,13 @@ from .wording import records, seconds
 STUCK_SECONDS = 30.0
 """A member that has records to read and has committed nothing for longer is probably stuck."""
 
+DELIVERED_OFTEN = 3
+"""Deliveries after which a range of records probably makes its workers fail."""
+MOST_DELIVERED_OFTEN = 10
+
 RANK = (
-    "quorum_without_majority", "no_coordinator", "acl_denied", "group_without_members", "no_topics",
+    "quorum_without_majority", "no_coordinator", "acl_denied", "group_without_members", "delivered_often", "read_by_leases",
+    "no_topics",
     "partition_without_leader", "member_holds_partitions", "member_stuck", "open_transaction", "position_deleted",
     "more_members_than_partitions", "assigning", "nothing_to_read", "healthy",
 )  # fmt: skip
@@ -56,6 +62,8 @@ class GroupCase:
     missing_topics: Sequence[str] = ()
     """Topics that members subscribe to and that do not exist."""
     access: Sequence[AccessDecision] = ()
+    leases: Mapping[TopicPartition, LeasedPartition] = field(default_factory=dict)
+    """The leases of the group that count."""
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,7 +101,7 @@ def _findings(case: GroupCase) -> list[Finding]:
             )
         )
     if not group.members:
-        found.append(_without_members(case))
+        found += _of_leases(case) if case.leases else [_without_members(case)]
         return found
     if case.missing_topics:
         found.append(
@@ -131,6 +139,42 @@ def _without_members(case: GroupCase) -> Finding:
         [f"{len(case.partitions)} offsets are committed and are kept until they expire"],
         ["start a consumer with this group, and look at the log of the one that left"],
     )
+
+
+def _of_leases(case: GroupCase) -> list[Finding]:
+    """Return the findings about a group whose records are leased."""
+    leases = [
+        (case.partitions[place].name, one)
+        for place, record in sorted(case.leases.items())
+        if place in case.partitions
+        for one in record.ranges
+    ]
+    often = [(name, one) for name, one in leases if one.deliveries >= DELIVERED_OFTEN]
+    found = [
+        Finding(
+            "delivered_often",
+            "warning",
+            f"{name}: the records from offset {one.start} to {one.end - 1} were delivered {one.deliveries} times, and "
+            "are not acknowledged: the committed offset does not pass them",
+            ["a worker gets a range again when its lease is over without an acknowledgement"],
+            [
+                "look for records among them that make workers fail, or that take longer than lease_ms",
+                "renew leases in time, or ask for fewer records at once",
+            ],
+        )
+        for name, one in often[:MOST_DELIVERED_OFTEN]
+    ]
+    return [
+        *found,
+        Finding(
+            "read_by_leases",
+            "info",
+            f"workers read the group by leases: {len(leases)} ranges in {len(case.leases)} partitions are not "
+            "acknowledged",
+            [f"{name}: from offset {one.start} to {one.end - 1}" for name, one in leases[:MOST_DELIVERED_OFTEN]],
+            ["GET /v1/groups/{group}/leases lists them"],
+        ),
+    ]
 
 
 def _of_member(case: GroupCase, member: MemberRecord) -> list[Finding]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from metadata.records.groups import CommittedOffset, GroupRecord, MemberRecord
+from metadata.records.leases import LeasedPartition, LeasedRange
 from raftlog.api.explain import AccessDecision, Explanation, Finding
 from raftlog.broker.explain.case import OpenBy
 from raftlog.broker.explain.facts import FollowerFacts, OpenFacts, QuorumFacts, Unanswered, WriterFacts
@@ -319,6 +322,18 @@ def test_12_other_reasons_of_a_member_without_records() -> None:
     idle = explain_group(group(member("a", {A: 5}, {A}), member("b", {}, set()), positions={A: committed(LOG_END)}))
     assert idle.findings[0].code == "more_members_than_partitions"
     assert explain_group(group(positions={A: committed(1)})).findings[0].code == "group_without_members"
+
+
+def test_12_a_group_that_is_read_by_leases() -> None:
+    ranges = (LeasedRange(200, 205, 1, 30_000, 7, 4), LeasedRange(300, 310, 2, 30_000, 8))
+    leased = {A: LeasedPartition("g", A, 200, 310, ranges)}
+    case = replace(group(positions={A: committed(200)}), leases=leased)
+    found = explain_group(case)
+    finding = first(found, "delivered_often", "lease_ms")
+    assert "orders/0: the records from offset 200 to 204 were delivered 4 times" in finding.summary
+    assert found.findings[1].code == "read_by_leases" and "2 ranges in 1 partitions" in found.findings[1].summary
+    hidden = explain_group(replace(case, partitions={}))
+    assert [one.code for one in hidden.findings] == ["read_by_leases"] and hidden.findings[0].evidence == []
 
 
 def test_13_too_few_replicas_are_in_sync() -> None:
