@@ -20,8 +20,8 @@ DELIVERED_OFTEN = 3
 MOST_DELIVERED_OFTEN = 10
 
 RANK = (
-    "quorum_without_majority", "no_coordinator", "acl_denied", "group_without_members", "delivered_often", "read_by_leases",
-    "no_topics",
+    "quorum_without_majority", "no_coordinator", "acl_denied", "group_without_members", "delivered_often",
+    "read_by_leases", "no_topics",
     "partition_without_leader", "member_holds_partitions", "member_stuck", "open_transaction", "position_deleted",
     "more_members_than_partitions", "assigning", "nothing_to_read", "healthy",
 )  # fmt: skip
