@@ -11,6 +11,7 @@ from collections.abc import Hashable
 import msgspec
 
 from http_api.records.page import PageEncoder, PageOptions, page
+from http_api.web.limits import SLICE_BYTES, SLICE_RECORDS
 from raftlog.wire import AbortedRange
 
 MAX_KEPT = 256
@@ -65,23 +66,22 @@ class PageStream:
         """The offset behind everything, with what holds no records for a reader."""
         return self._plan.next_offset
 
-    @property
-    def pieces(self) -> int:
-        """The number of pieces."""
-        return len(self._plan.slices)
-
-    @property
-    def ended(self) -> bool:
-        """Whether every piece was returned."""
+    def is_over(self) -> bool:
+        """Return whether all records were returned."""
         return self._place >= len(self._plan.slices)
 
     def next(self) -> EncodedRecords:
-        """Return the next piece."""
-        part = self._plan.slices[self._place]
-        self._place += 1
-        piece = self._encoder.next().removeprefix(b",")
-        following = self.next_offset if self.ended else part.next_offset
-        return EncodedRecords(b"[" + piece + b"]", part.end - part.start, following)
+        """Return the next piece: the records of several small batches together."""
+        encoded: list[bytes] = []
+        count = size = 0
+        while not self.is_over() and size < SLICE_BYTES and count < SLICE_RECORDS:
+            part = self._plan.slices[self._place]
+            self._place += 1
+            encoded.append(self._encoder.next())
+            count += part.end - part.start
+            size += len(encoded[-1])
+        following = self.next_offset if self.is_over() else self._plan.slices[self._place - 1].next_offset
+        return EncodedRecords(b"[" + b"".join(encoded).removeprefix(b",") + b"]", count, following)
 
     def forget(self) -> None:
         """Drop the decoded batch, because the reader does not read: it is decoded again for its next piece."""

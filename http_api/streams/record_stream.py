@@ -42,6 +42,11 @@ from .waits import Waits
 MAX_ANSWER_BYTES = 1024 * 1024
 """The most stored bytes that wait for a reader."""
 MAX_PARTITION_BYTES = 256 * 1024
+PAUSE_PER_STREAM_S = 0.000_1
+"""The pause of each stream behind an event, for each stream of the node: an event costs about as long, so that all
+streams together take about one core, however often records arrive."""
+SMALL_ANSWER_BYTES = 64 * 1024
+"""Larger answers belong to a reader that catches up, which does not pause."""
 REST_S = 0.5
 """The time before a partition that has failed is asked again, in seconds."""
 LONG_REST_S = 10.0
@@ -129,7 +134,10 @@ class RecordStream:
             await self._pay()
             found = await self._waits.run(self._fetch, self._patience() + GRACE_S)
             if found is not None:
+                size = message_length(found[1])
                 await self._send_fetched(*found)
+                if 0 < size < SMALL_ANSWER_BYTES:
+                    await self._waits.pause(PAUSE_PER_STREAM_S * self._context.streams)
         return None
 
     def _patience(self) -> float:
@@ -306,32 +314,40 @@ class RecordStream:
         )
         threads, cost = self._context.threads, weight(batches)
         found = await threads.run(cost, PageStream, batches, offset, options, fetched.aborted)
-        if found.pieces == 0:  # Markers of transactions, or aborted records.
+        if found.is_over():  # Markers of transactions, or aborted records.
             self._positions.advance(partition, found.next_offset)
-        elif found.pieces == 1:
-            piece = await threads.run(cost, found.next)
-            if key is not None:
-                self._shared.keep(key, len(batches), piece)
-            await self._send_piece(partition, fetched, piece)
-        else:
-            await self._send_pieces(partition, fetched, found, cost)
+            return
+        piece = await threads.run(cost, found.next)
+        if not found.is_over():
+            await self._send_pieces(partition, fetched, piece, found, cost)
+            return
+        if key is not None:
+            self._shared.keep(key, len(batches), piece)
+        await self._send_piece(partition, fetched, piece)
 
     async def _send_pieces(
-        self, partition: TopicPartition, fetched: FetchedPartition, found: PageStream, cost: int
+        self,
+        partition: TopicPartition,
+        fetched: FetchedPartition,
+        piece: EncodedRecords,
+        rest: PageStream,
+        cost: int,
     ) -> None:
         """Send records piece by piece: the next one is encoded when the reader has taken the one before."""
         decoded, loop = self._context.decoded, asyncio.get_running_loop()
         try:
-            while not found.ended and self._ended is None:
-                decoded.use(found)
-                piece = await self._context.threads.run(cost, found.next)
-                slow = loop.call_later(SLOW_S, decoded.end, found)
+            while self._ended is None:
+                decoded.use(rest)
+                slow = loop.call_later(SLOW_S, decoded.end, rest)
                 try:
                     await self._send_piece(partition, fetched, piece)
                 finally:
                     slow.cancel()
+                if rest.is_over():
+                    return
+                piece = await self._context.threads.run(cost, rest.next)
         finally:
-            decoded.end(found)
+            decoded.end(rest)
 
     async def _send_piece(self, partition: TopicPartition, fetched: FetchedPartition, piece: EncodedRecords) -> None:
         name = self._positions.name_of(partition.topic_id)

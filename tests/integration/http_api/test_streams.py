@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from http_api.streams import record_stream
 from http_api.streams.stream import PAGES
 from http_api.web.limits import Limits
 from metadata.view import TopicRemoved
@@ -337,6 +338,20 @@ async def test_large_records_come_in_pieces_and_are_not_held(api: Api) -> None:
         found = len(first["records"]) + len(await one.values(900 - len(first["records"])))
         assert found == 900
         await eventually(lambda: api.context.held_bytes == 0)
+
+
+async def test_records_that_arrive_while_a_stream_pauses_come_together(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_stream, "PAUSE_PER_STREAM_S", 0.5)
+    async with reading(api, "topic=t") as one:
+        await one.of("joined")
+        put(api.broker, "t", b"a")
+        assert await one.values(1) == [("t", 0, "a")]
+        for value in (b"b", b"c", b"d"):
+            put(api.broker, "t", value)
+        event = await one.of("records")
+        assert [record["value"] for record in event["records"]] == ["b", "c", "d"]
 
 
 async def test_readers_at_the_end_of_a_log_share_what_is_encoded(api: Api) -> None:

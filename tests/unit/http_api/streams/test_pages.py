@@ -28,9 +28,8 @@ def test_pieces_are_whole_arrays_with_the_offset_behind_each() -> None:
     count = 2 * SLICE_RECORDS + 5
     batch = b"".join(stamp(encode([b"v"] * count, base_timestamp_ms=1), Offset(10), LeaderEpoch(1)))
     pages = PageStream(batch, 12, options(), [])
-    assert pages.pieces == 3
     pieces = []
-    while not pages.ended:
+    while not pages.is_over():
         pieces.append(pages.next())
         pages.forget()
     offsets = [one["offset"] for piece in pieces for one in json.loads(piece.records)]
@@ -41,13 +40,24 @@ def test_pieces_are_whole_arrays_with_the_offset_behind_each() -> None:
     assert sum(piece.count for piece in pieces) == count - 2
 
 
+def test_small_batches_come_together() -> None:
+    batches = stored(0, *(encode([b"%d" % number], base_timestamp_ms=1) for number in range(5)))
+    pages = PageStream(batches, 1, options(), [])
+    piece = pages.next()
+    assert [one["value"] for one in json.loads(piece.records)] == ["1", "2", "3", "4"]
+    assert (piece.count, piece.next_offset, pages.is_over()) == (4, 5, True)
+    limited = PageStream(batches, 0, options(3), [])
+    piece = limited.next()
+    assert (piece.count, piece.next_offset, limited.is_over()) == (3, 3, True)
+
+
 def test_the_last_piece_leads_behind_what_holds_no_records() -> None:
     batches = stored(0, encode([b"v"], base_timestamp_ms=1), encode_control(1, [(1, 0, 2)], base_timestamp_ms=5))
     pages = PageStream(batches, 0, options(), [])
     assert pages.next() == EncodedRecords(b'[{"offset":0,"timestamp":1,"key":null,"value":"v","headers":[]}]', 1, 2)
-    assert pages.ended and pages.next_offset == 2
+    assert pages.is_over() and pages.next_offset == 2
     only_markers = PageStream(batches, 1, options(), [])
-    assert only_markers.ended and only_markers.pieces == 0 and only_markers.next_offset == 2
+    assert only_markers.is_over() and only_markers.next_offset == 2
 
 
 def test_pages_are_found_by_their_content_and_bounded() -> None:
