@@ -449,6 +449,8 @@ def build_app(
     app[PAGES] = SharedPages()
     for method, path, handler in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
         app.router.add_route(method, path, handler)
+        if path.startswith("/consumers/"):  # REST proxies take these paths with a slash at the end, too.
+            app.router.add_route(method, f"{path}/", handler)
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_load)
     app.on_shutdown.append(_stop_taking_requests)

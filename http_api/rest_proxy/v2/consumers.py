@@ -30,6 +30,7 @@ from metadata.view import InstanceRecord, InstanceSettings
 from raftlog.errors import InvalidRequest, error_from_code
 from raftlog.json_values import encode
 from raftlog.model import Offset, TopicPartition
+from raftlog.patterns import full_matcher
 from raftlog.security.acls import Operation, Resource, ResourceType
 from raftlog.wire import (
     TIMESTAMP_EARLIEST,
@@ -41,7 +42,7 @@ from raftlog.wire import (
     OffsetToCommit,
 )
 
-from .media_types import EMBEDDED, METADATA_TYPES, answer_type
+from .media_types import EMBEDDED, METADATA_BODY_TYPES, METADATA_TYPES, answer_type
 
 MAX_WAIT_MS = 300_000
 DEFAULT_WAIT_MS = 1_000
@@ -66,6 +67,8 @@ class CreateConsumer(
     fetch_min_bytes: int | str = 1
     consumer_request_timeout_ms: int | str = DEFAULT_WAIT_MS
     isolation_level: str = "read_committed"
+    topic_metadata_refresh_interval_ms: int | str | None = None
+    """Without effect, as every node knows of a new topic at once."""
 
 
 class ConsumerCreated(msgspec.Struct, frozen=True):
@@ -221,12 +224,22 @@ async def describe_subscription(call: Call) -> web.StreamResponse:
     """Return the topics that the consumer subscribes to."""
     media_type = answer_type(call.request)
     record = await instance_of(call)
+    topics = _topics(call, record)
     if call.context.rest_compat != STRIMZI:
-        return _reply(Subscription(list(record.topics)), media_type)
+        return _reply(Subscription(topics), media_type)
     owned: dict[str, list[int]] = {}
     for one in _owned(call, record):
         owned.setdefault(one.topic, []).append(one.partition)
-    return _reply(Subscription(list(record.topics), [{topic: numbers} for topic, numbers in owned.items()]), media_type)
+    return _reply(Subscription(topics, [{topic: numbers} for topic, numbers in owned.items()]), media_type)
+
+
+def _topics(call: Call, record: InstanceRecord) -> list[str]:
+    """Return the topics that a consumer subscribes to: of a pattern, those that match it now."""
+    if not record.pattern:
+        return list(record.topics)
+    matches = full_matcher(record.pattern)
+    names = sorted(topic.name for topic in call.view.topics() if matches(topic.name))
+    return [name for name in names if call.may(Operation.DESCRIBE, ResourceType.TOPIC, name)]
 
 
 async def unsubscribe(call: Call) -> web.StreamResponse:
@@ -275,8 +288,8 @@ async def seek(call: Call) -> web.StreamResponse:
     """Move positions to offsets or times."""
     asked = await _read(call, SeekTo)
     _check_topics(call, (one.topic for one in (*asked.offsets, *asked.timestamps)))
-    by_offset = await partitions_named(call, [(one.topic, one.partition) for one in asked.offsets])
-    by_time = await partitions_named(call, [(one.topic, one.partition) for one in asked.timestamps])
+    by_offset = await _sought(call, asked.offsets)
+    by_time = await _sought(call, asked.timestamps)
     wanted = {tp: Offset(_natural(one.offset)) for tp, one in zip(by_offset, asked.offsets, strict=True)}
     times = [_milliseconds(one.timestamp) for one in asked.timestamps]
     wanted |= await _find(call, by_time, times)
@@ -293,10 +306,22 @@ async def seek_to_end(call: Call) -> web.StreamResponse:
     return await _seek_to(call, TIMESTAMP_LATEST)
 
 
+async def _sought(
+    call: Call, named: Sequence[OffsetIn] | Sequence[TimeIn] | Sequence[NamedPartition]
+) -> list[TopicPartition]:
+    """Return the named partitions. One that does not exist is not assigned to the consumer, which is the error."""
+    try:
+        return await partitions_named(call, [(one.topic, one.partition) for one in named])
+    except InvalidRequest as error:
+        if error.code not in ("unknown_topic", "unknown_partition"):
+            raise
+        raise InvalidRequest("stale_generation", f"{error.detail}, so it is not assigned to this consumer") from None
+
+
 async def _seek_to(call: Call, time: int) -> web.StreamResponse:
     asked = await _read(call, NamedPartitions)
     _check_topics(call, (one.topic for one in asked.partitions))
-    partitions = await partitions_named(call, [(one.topic, one.partition) for one in asked.partitions])
+    partitions = await _sought(call, asked.partitions)
     return await _seek(call, await _find(call, partitions, [time] * len(partitions)))
 
 
@@ -328,15 +353,13 @@ async def _find(call: Call, partitions: Sequence[TopicPartition], times: Sequenc
 
 
 async def commit_offsets(call: Call) -> web.StreamResponse:
-    """Commit offsets: those in the body, or with an empty body everything that was delivered."""
+    """Commit offsets: those in the body, or everything that was delivered, if the body is empty or an empty object."""
     body = await read_body(call, SMALL_BODY_BYTES)
-    asked = _decoded(call, body, CommitOffsets) if body.strip() else None
-    if asked is None:
+    asked = _decoded(call, body, CommitOffsets) if body.strip() else CommitOffsets()
+    named = asked.offsets if asked.offsets is not None else asked.partitions
+    if named is None:
         await _commit_delivered(call)
     else:
-        named = asked.offsets if asked.offsets is not None else asked.partitions
-        if named is None:
-            raise InvalidRequest("invalid_request", "the body has no offsets")
         await _commit(call, named)
     headers = {COMPAT_HEADER: call.context.rest_compat}
     if call.context.rest_compat == STRIMZI:
@@ -432,7 +455,7 @@ async def _read(call: Call, model: type[Any], empty: Any = None) -> Any:
 
 
 def _decoded(call: Call, body: bytes, model: type[Any]) -> Any:
-    content_type(call, allowed=METADATA_TYPES)
+    content_type(call, allowed=METADATA_BODY_TYPES)
     return decode_json(body, model)
 
 

@@ -24,6 +24,9 @@ def type_of(embedded: str) -> str:
     return f"application/vnd.kafka.{embedded}.v2+json"
 
 
+METADATA_BODY_TYPES = (*METADATA_TYPES, *map(type_of, EMBEDDED))
+"""Media types of bodies without records: clients send the type of their records with every request."""
+
 _FORMAT_OF = {type_of(embedded): embedded for embedded in EMBEDDED}
 _FORMAT_OF_BODY = {**_FORMAT_OF, **dict.fromkeys((*METADATA_TYPES, OCTETS_TYPE), BINARY)}
 

@@ -202,6 +202,29 @@ async def test_partitions_may_be_assigned_and_positions_moved(cluster: LocalClus
         assert status == 409
 
 
+async def test_requests_are_taken_as_other_proxies_take_them(cluster: LocalCluster) -> None:
+    """A slash at the end, the type of records with a body that has none, `{}` as an empty commit."""
+    async with rest(cluster, "habits") as api:
+        await api.produce(0, "habits", "a")
+        body = {"name": "h", "format": "binary", "auto.offset.reset": "earliest"}
+        settings = {**body, "topic.metadata.refresh.interval.ms": 100}
+        await api.ok(0, "POST", "/consumers/g-habits/", settings, **{"Content-Type": BINARY})
+        consumer = "/consumers/g-habits/instances/h"
+        await api.ok(1, "POST", f"{consumer}/subscription/", {"topic_pattern": "habi.*"}, **{"Content-Type": BINARY})
+        assert await api.ok(2, "GET", f"{consumer}/subscription/") == {"topics": ["habits"]}
+        status, told = await api.call(2, "POST", f"{consumer}/offsets", {})
+        assert (status, told["error_code"]) == (409, 40903), "as for an empty body: nothing was delivered"
+        assert await api.read_all(1, consumer, 1) == [(0, 0, "a")]
+        await api.ok(2, "POST", f"{consumer}/offsets/", {})
+        assert await committed(api, 0, consumer, "habits") == 1
+        for path in ("positions", "positions/end"):
+            named = {"topic": "faulty", "partition": 0, **({"offset": 1} if path == "positions" else {})}
+            wanted = {"offsets" if path == "positions" else "partitions": [named]}
+            status, told = await api.call(0, "POST", f"{consumer}/{path}", wanted)
+            assert (status, told["error_code"]) == (409, 40903), "it is not assigned to this consumer"
+        await api.ok(0, "DELETE", f"{consumer}/")
+
+
 async def test_a_dead_owner_loses_nothing_s8(cluster: LocalCluster) -> None:
     """Another node takes over, at the committed offsets; no request is refused."""
     async with rest(cluster, "orphan") as api:

@@ -1,0 +1,1 @@
+"""Karapace's own tests of its REST proxy, against Raftlog."""
