@@ -8,7 +8,6 @@ from typing import Any
 
 from http_api.rest_proxy.v2.consumer_reads import Reading
 from http_api.routes.offsets import OFFSETS_TIMEOUT_S
-from metadata.commands.groups import Commit
 from metadata.commands.instances import ClaimInstance
 from metadata.image import groups as image_groups
 from metadata.image import instances as image
@@ -19,7 +18,6 @@ from raftlog.broker.instances.positions import Position, Positions
 from raftlog.errors import RaftlogError
 from raftlog.model import TopicPartition
 
-from .group_bugs import NEWEST
 from .patches import CONSUMERS, Patch, Planted, original
 
 _claim = original(image, "_claim")
@@ -57,9 +55,13 @@ def _everything_is_delivered(self: Any) -> dict[TopicPartition, Position]:
 
 def _keeps_positions(self: Any, grants: Mapping[TopicPartition, int]) -> None:
     """A partition that was lost and granted again continues where this owner was."""
-    self._grants = dict(grants)
-    for partition, one in self._positions.items():
-        one.granted = self._grants.get(partition, one.granted)
+    remembered: dict[TopicPartition, Position] = self.__dict__.setdefault("remembered", {})
+    remembered.update(self._positions)
+    self._grants, self._positions = dict(grants), {}
+    for partition, granted in grants.items():
+        if partition in remembered:
+            remembered[partition].granted = granted
+            self._positions[partition] = remembered[partition]
 
 
 async def _finds_in_its_own_view(self: Any, group_id: str, name: str) -> InstanceRecord:
@@ -70,15 +72,6 @@ async def _finds_in_its_own_view(self: Any, group_id: str, name: str) -> Instanc
 def _claims_in_the_same_epoch(state: Any, claim: ClaimInstance, index: int) -> Any:
     """Make a broker the owner without a new epoch."""
     return _claim(state, claim, claim.epoch)
-
-
-def _commits_of_any_owner(state: Any, commit: Commit, named: Any) -> Any:
-    """Identify a consumer by its name alone: a former owner may commit."""
-    group = state.groups.by_id.get(commit.group_id)
-    member = group.members.get(commit.member_id) if group is not None else None
-    incarnation = commit.incarnation if member is None else member.incarnation
-    present = Commit(commit.group_id, commit.member_id, incarnation, NEWEST, commit.now_ms, commit.offsets)
-    return _not_its_own(state, present, named)
 
 
 CONSUMER_BUGS = (
@@ -122,13 +115,6 @@ CONSUMER_BUGS = (
         "two nodes own one consumer in one epoch, each with positions of its own",
         "_claim: every owner has an epoch of its own",
         (Patch(image, "_claim", _claims_in_the_same_epoch),),
-        CONSUMERS,
-    ),
-    Planted(
-        "commit_of_a_former_owner",
-        "a commit by a node whose consumer was taken over is carried out",
-        "refuse_if_not_owner: the epoch of a consumer is the incarnation of its member",
-        (Patch(image_groups, "refuse_if_not_owner", _commits_of_any_owner),),
         CONSUMERS,
     ),
 )

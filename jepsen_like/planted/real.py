@@ -230,7 +230,6 @@ NOT_HERE: Mapping[str, str] = {
     "positions_outlive_their_grant": "an observation of positions; to clients, records come again as they always may",
     "a_stale_node_misses_a_consumer": "a request to a node in the milliseconds in which it lags behind a creation",
     "taken_over_in_the_same_epoch": "an observation of owners; to clients, records come again as they always may",
-    "commit_of_a_former_owner": "an observation of owners; a commit names delivered records in any case",
     "a_producer_believes_who_answered_last": _CLIENT,
     "a_reader_believes_who_answered_last": _CLIENT,
     "a_member_opens_topics_by_name": _CLIENT,

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from http_api.service.instances import Lease
 from http_api.web.context import ApiContext
 from http_api.web.hosts import HostPolicy
@@ -189,13 +191,9 @@ class CheckedGroups:
         if EMPTY.get():
             offsets = [(TopicPartition(TopicId(one.topic_id), one.partition), one.offset) for one in request.offsets]
             self._truth.commits_delivered(name, epoch, offsets)
-
-        def decided(outcome: int | RaftlogError) -> None:
-            if isinstance(outcome, int):
-                self._truth.carried_out(name, epoch, outcome)
-            answer(outcome)
-
-        self._groups.commit(request, decided, principal=principal)
+        token = self._truth.token(name, epoch)
+        named = [msgspec.structs.replace(one, metadata=token) for one in request.offsets]
+        self._groups.commit(msgspec.structs.replace(request, offsets=named), answer, principal=principal)
 
 
 class EndsOnly:

@@ -52,9 +52,13 @@ class ConsumersTruth:
         self._lent: set[TopicPartition] = set()
         """Partitions of which a position was ever lent."""
         self._begins: dict[TopicPartition, set[int]] = {}
-        """Positions at which the group may begin, or which it has committed."""
+        """Positions at which the group may begin where it has committed nothing."""
+        self._commits: dict[TopicPartition, list[tuple[int, int]]] = {}
+        """Partition → (entry, committed offset from then on)."""
         self._confirmed: dict[Grant, set[int]] = {}
         self._confirmed_in: dict[tuple[str, int, TopicPartition], set[int]] = {}
+        self._tokens: dict[str, tuple[str, int]] = {}
+        """Metadata of a commit → the consumer and the epoch that it names."""
         self._owners: dict[tuple[str, int], int] = {}
         self._epochs: dict[str, list[tuple[int, int]]] = {}
         """Consumer → (entry, its epoch from then on; -1: there is none)."""
@@ -62,10 +66,16 @@ class ConsumersTruth:
     # --- The quorum --------------------------------------------------------------------------------------------------
 
     def applied(self, index: int, image: ClusterImage) -> None:
-        """A node's image is at this index. Checks C1."""
+        """A node's image is at this index. Checks C1 and C5."""
         if index <= self.index:
             return
         self.index = index
+        records = image.instances.of_group(self._group_id)
+        for name in sorted({*records, *self._epochs}):
+            epoch = records[name].epoch if name in records else -1
+            if self._epoch(name, index) != epoch:
+                self._epochs.setdefault(name, []).append((index, epoch))
+                self.counts["take_overs"] += epoch >= 0
         for partition, one in image.groups.offsets_of(self._group_id).items():
             if self.committed.get(partition) == one.offset:
                 continue
@@ -74,14 +84,16 @@ class ConsumersTruth:
                 raise Violation(
                     f"C1: entry {index} commits {one.offset} of {partition}; record {below} was never delivered"
                 )
+            self._check_epoch(index, partition, one.metadata)
             self.committed[partition] = one.offset
-            self._begins.setdefault(partition, {0}).add(one.offset)
-        records = image.instances.of_group(self._group_id)
-        for name in sorted({*records, *self._epochs}):
-            epoch = records[name].epoch if name in records else -1
-            if self._epoch(name, index) != epoch:
-                self._epochs.setdefault(name, []).append((index, epoch))
-                self.counts["take_overs"] += epoch >= 0
+            self._commits.setdefault(partition, []).append((index, one.offset))
+
+    def _check_epoch(self, index: int, partition: TopicPartition, token: str) -> None:
+        """C5: a commit is carried out in the epoch that it names."""
+        name, epoch = self._tokens.get(token, ("", -1))
+        epochs = {self._epoch(name, index - 1), self._epoch(name, index)}
+        if name and epoch not in epochs:
+            raise Violation(f"C5: entry {index} commits {partition} for {name} in epoch {epoch}, not {sorted(epochs)}")
 
     def _epoch(self, name: str, index: int) -> int:
         """Return the epoch of a consumer after an entry; -1: there was none."""
@@ -140,9 +152,19 @@ class ConsumersTruth:
             if one.offset > below:
                 raise Violation(f"C2: {told}; record {below} was never delivered")
             confirmed = self._confirmed.get((name, epoch, one.partition, one.granted), set())
-            begins = self._begins.get(one.partition, {0})
-            if one.offset not in confirmed and (one.delivered or one.offset not in begins):
-                raise Violation(f"C3: {told}, delivered: {one.delivered}; confirmed is {sorted(confirmed)[-5:]}")
+            starts = self._starts(one.partition, one.granted)
+            if one.offset not in confirmed and (one.delivered or one.offset not in starts):
+                raise Violation(
+                    f"C3: {told}, delivered: {one.delivered}; "
+                    f"confirmed is {sorted(confirmed)[-5:]}, a start {sorted(starts)[-5:]}"
+                )
+
+    def _starts(self, partition: TopicPartition, granted: int) -> set[int]:
+        """Return the positions at which a reader may start that got the partition by this entry."""
+        commits = self._commits.get(partition, [])
+        before = [offset for index, offset in commits if index <= granted][-1:]
+        later = {offset for index, offset in commits if index > granted}
+        return later | (set(before) or self._begins.get(partition, {0}))
 
     def confirms(self, lease: Lease, ends: Iterable[tuple[TopicPartition, Offset]]) -> None:
         """The node that faces the client is about to confirm a delivery."""
@@ -160,11 +182,11 @@ class ConsumersTruth:
             if offset not in self._confirmed_in.get((name, epoch, partition), set()):
                 raise Violation(f"C4: {name} commits {offset} of {partition} in epoch {epoch}, which was not confirmed")
 
-    def carried_out(self, name: str, epoch: int, index: int) -> None:
-        """C5: a commit in an epoch was carried out by this entry."""
-        epochs = {self._epoch(name, index - 1), self._epoch(name, index)}
-        if index <= self.index and epoch not in epochs:
-            raise Violation(f"C5: entry {index} commits for {name} in epoch {epoch}; it is in {sorted(epochs)}")
+    def token(self, name: str, epoch: int) -> str:
+        """Return the metadata of a commit, by which it is found in the image."""
+        token = f"{name}/{epoch}/{len(self._tokens)}"
+        self._tokens[token] = name, epoch
+        return token
 
     @property
     def asked(self) -> Asked:
