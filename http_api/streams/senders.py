@@ -21,7 +21,7 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 CLOSE_SECONDS = 1.0
 """The time for the other side to answer the end of a WebSocket."""
 MAX_MESSAGE = 1_024
-"""The longest message of a WebSocket's client, in bytes; what it sends is not looked at."""
+"""The longest message of a WebSocket's client that is received, in bytes."""
 
 
 class Sender(Protocol):
@@ -81,6 +81,7 @@ class SocketSender:
         self._reading: asyncio.Task[None] | None = None
         self.has_left = False
         """Whether the client has ended the WebSocket, or broken its rules."""
+        self._sent_data = False
 
     async def open(self) -> None:
         """Answer the handshake. Raises `web.HTTPBadRequest` for a broken one."""
@@ -99,7 +100,8 @@ class SocketSender:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})
-        await self._socket.close(code=WSCloseCode.GOING_AWAY if self._call.context.closing else WSCloseCode.OK)
+        code = WSCloseCode.GOING_AWAY if self._call.context.closing else WSCloseCode.OK
+        await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA if self._sent_data else code)
         return self._socket
 
     def abandon(self) -> None:
@@ -108,13 +110,12 @@ class SocketSender:
             self._reading.cancel()
 
     async def _read(self) -> None:
-        """Read the client's messages, so that its pongs and its end are seen."""
-        while True:
-            message = await self._socket.receive()
-            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                self.has_left = True
-                self._waits.wake()
-                return
+        """Wait for the client's end, while aiohttp answers its pings. A message ends the WebSocket, too: whatever a
+        client sends without end would cost the node without bound."""
+        message = await self._socket.receive()
+        self._sent_data = message.type in (WSMsgType.TEXT, WSMsgType.BINARY)
+        self.has_left = True
+        self._waits.wake()
 
 
 def charge(call: Call, event: bytes) -> None:

@@ -232,7 +232,7 @@ async def test_a_web_socket_has_the_same_events(api: Api) -> None:
         assert (await socket_.receive_json(timeout=PATIENCE_S))["type"] == "joined"
         event = await socket_.receive_json(timeout=PATIENCE_S)
         assert event["type"] == "records" and event["records"][0]["value"] == "a"
-        await socket_.send_str("ignored")
+        await socket_.ping()
         put(api.broker, "t", b"b")
         event = await socket_.receive_json(timeout=PATIENCE_S)
         assert event["records"][0]["value"] == "b"
@@ -245,10 +245,12 @@ async def test_a_web_socket_has_the_same_events(api: Api) -> None:
         assert (await socket_.receive_json(timeout=PATIENCE_S))["type"] == "end"
         assert (await socket_.receive(timeout=PATIENCE_S)).type is aiohttp.WSMsgType.CLOSE
         assert socket_.close_code == aiohttp.WSCloseCode.OK
-    async with api.session.ws_connect(url) as socket_:
-        await socket_.send_bytes(bytes(2_000))
-        while (await socket_.receive(timeout=PATIENCE_S)).type is aiohttp.WSMsgType.TEXT:
-            pass
+    for size in (1, 2_000):
+        async with api.session.ws_connect(url) as socket_:
+            await socket_.send_bytes(bytes(size))
+            while (await socket_.receive(timeout=PATIENCE_S)).type is aiohttp.WSMsgType.TEXT:
+                pass
+            assert socket_.close_code in (aiohttp.WSCloseCode.UNSUPPORTED_DATA, aiohttp.WSCloseCode.MESSAGE_TOO_BIG)
     await eventually(lambda: api.context.streams == 0)
     await api.is_well()
 
