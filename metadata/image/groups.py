@@ -377,6 +377,7 @@ def _reset(state: ClusterImage, reset: Reset, index: int, principal: str) -> Ref
     now_ms = state.stamp_ms(reset.now_ms)
     offsets = (_committed(one, now_ms) for one in reset.offsets)
     state.groups.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))
+    state.leases.end(reset.group_id, named)
     return None
 
 

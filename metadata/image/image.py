@@ -21,7 +21,10 @@ from metadata.records.events import (
     BrokerRemoved,
     FeatureLevelChanged,
     GroupEvent,
+    GroupRemoved,
     MetadataEvent,
+    OffsetsCommitted,
+    OffsetsRemoved,
     OwnerEvent,
     PartitionChanged,
     ProducerIdsTaken,
@@ -198,6 +201,13 @@ class ClusterImage:
         if type(event) in EVENTS_OF_OWNERS:
             self.owners.on_event(event)
         self._events.append(event)
+        match event:
+            case OffsetsCommitted(group_id, offsets):
+                self.leases.offsets_moved(group_id, offsets)
+            case OffsetsRemoved(group_id, partitions):
+                self.leases.end(group_id, partitions)
+            case GroupRemoved(group_id):
+                self.leases.end(group_id, list(self.leases.of_group(group_id)))
 
     def put_feature_level(self, level: int) -> None:
         self.feature_level = level

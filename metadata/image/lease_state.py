@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
+from metadata.records.groups import CommittedOffset
 from metadata.records.leases import LeasedPartition, LeaseEvent, Leases, LeasesChanged, LeasesRemoved
+from raftlog.model import TopicPartition
 
 
 class LeasesState(Leases):
@@ -31,6 +33,21 @@ class LeasesState(Leases):
         """Remove a record."""
         self._uncount(record)
         self._change(LeasesRemoved(record.group_id, record.partition))
+
+    def offsets_moved(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Remove the leases of partitions in which the group has another offset now: a reset, or a commit by something
+        else, has ended them."""
+        known = self.of_group(group_id)
+        # Sorted: a node that began from a snapshot holds them in another order.
+        for partition in sorted(one for one in offsets if one in known) if known else ():
+            if known[partition].committed != offsets[partition].offset:
+                self.remove(known[partition])
+
+    def end(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Remove the leases of some partitions."""
+        known = self.of_group(group_id)
+        for partition in sorted({one for one in partitions if one in known}):
+            self.remove(known[partition])
 
     def _uncount(self, record: LeasedPartition) -> None:
         known = self.of_partition(record.group_id, record.partition)

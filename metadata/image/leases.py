@@ -120,12 +120,13 @@ def _acknowledge(state: ClusterImage, change: AcknowledgeLease) -> Refused | Non
     rest = () if change.below == held.end else (msgspec.structs.replace(held, start=change.below),)
     ranges = tuple(kept for one in record.ranges for kept in (rest if one is held else (one,)))
     committed = ranges[0].start if ranges else record.next_offset
-    if committed != record.committed:
-        _commit(state, change.group_id, record.partition, committed, change.now_ms)
+    # First the leases, then the offset: a commit that is not theirs ends them.
     if ranges:
         state.leases.put(msgspec.structs.replace(record, committed=committed, ranges=ranges))
     else:
         state.leases.remove(record)
+    if committed != record.committed:
+        _commit(state, change.group_id, record.partition, committed, change.now_ms)
     return None
 
 

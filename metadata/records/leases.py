@@ -45,8 +45,7 @@ class LeasedPartition(msgspec.Struct, frozen=True):
     group_id: str
     partition: TopicPartition
     committed: int
-    """The group's committed offset, as of the last change here. If it is another now, it was reset, and this counts no
-    more."""
+    """The group's committed offset. A reset, or a commit by something else, ends the leases."""
     next_offset: int
     """The first offset that no lease has had."""
     ranges: tuple[LeasedRange, ...]

@@ -170,6 +170,22 @@ def test_a_reset_ends_all_leases() -> None:
     assert workers.committed() == 2 and workers.ranges() == [(2, 9, 4)]
 
 
+def test_a_reset_there_and_back_brings_everything_again_s8() -> None:
+    """What was acknowledged behind the committed offset does not count after an operator's reset."""
+    for offsets in ((7, 0), (0,)):
+        workers = Workers()
+        workers.take(1, 0, 1)
+        workers.take(2, 1, 5)
+        workers.acknowledge(2, 5)
+        for offset in offsets:
+            workers.reset(offset)
+        assert workers.record() is None
+        workers.acknowledge(1, 1, refused="lease_lost")
+        workers.take(3, 0, 1)
+        workers.acknowledge(3, 1)
+        assert workers.committed() == 1
+
+
 def test_a_group_with_members_is_theirs_s8() -> None:
     workers = Workers()
     workers.take(1, 0, 10)
