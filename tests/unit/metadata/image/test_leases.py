@@ -171,7 +171,7 @@ def test_a_reset_ends_all_leases() -> None:
 
 
 def test_a_reset_there_and_back_brings_everything_again_s8() -> None:
-    """What was acknowledged behind the committed offset does not count after an operator's reset."""
+    """Acknowledgements behind the committed offset do not count after an operator's reset."""
     for offsets in ((7, 0), (0,)):
         workers = Workers()
         workers.take(1, 0, 1)
