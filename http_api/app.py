@@ -468,7 +468,7 @@ async def start_api(
     on_refused: OnRefused = lambda peer, error: None,
     most_connections: Callable[[], int | None] = lambda: None,
     on_short: Callable[[OSError], None] = lambda error: None,
-) -> tuple[web.AppRunner, int]:
+) -> tuple[ApiRunner, int]:
     """Listen; port 0 picks a free one. Returns the runner to `cleanup()` and the port. `most_connections`: the number
     allowed now, where that is less than the limits say; `on_short` is called with the error of each `accept` that found
     no descriptor or memory, after which accepting pauses.

@@ -720,7 +720,10 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = ""
     api: Annotated[
         ListenerConfig,
-        _about("The HTTP API (HTTP/1.1): what people and HTTP clients use, and the bootstrap address of all clients."),
+        _about(
+            "The HTTP API (HTTP/1.1 and HTTP/2): what people and HTTP clients use, and the bootstrap address of all "
+            "clients."
+        ),
     ] = ListenerConfig()
     data: Annotated[
         ListenerConfig,

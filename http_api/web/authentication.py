@@ -18,6 +18,7 @@ from raftlog.security.principals import ANONYMOUS, Caller, host_of
 from raftlog.security.secrets import Secret
 
 from .context import ApiContext
+from .exchange_protocol import ExchangeProtocol
 
 AUTHENTICATED: web.RequestKey[Authenticated] = web.RequestKey("authenticated", Authenticated)
 
@@ -29,7 +30,11 @@ async def authenticate(request: web.Request, context: ApiContext) -> Caller:
     credential cannot be checked at present."""
     found = await context.service.access.authenticate(presented(request))
     request[AUTHENTICATED] = found
-    context.connections.recognize(request.protocol)
+    protocol: object = request.protocol
+    if isinstance(protocol, ExchangeProtocol):
+        protocol.recognize()
+    else:
+        context.connections.recognize(request.protocol)
     return found.caller
 
 

@@ -11,6 +11,8 @@ from aiohttp import web
 
 from raftlog.errors import InvalidRequest
 
+from .exchange_writer import ExchangeWriter
+
 EXPECTATION: web.RequestKey[str] = web.RequestKey("expectation", str)
 """The value of the header; removed after the interim answer."""
 
@@ -32,5 +34,8 @@ async def let_send(request: web.Request) -> None:
     if EXPECTATION not in request:
         return
     del request[EXPECTATION]
+    if isinstance(request.writer, ExchangeWriter):
+        request.writer.send_interim(100)
+        return
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # The answer itself has not started.

@@ -14,6 +14,7 @@ from raftlog.security.principals import Caller
 
 from .authentication import AUTHENTICATED
 from .context import ApiContext
+from .exchange_protocol import connection_of
 from .problems import ApiError
 
 ADMISSION = (Usage.REQUESTS, Usage.BYTES_IN, Usage.BYTES_OUT)
@@ -29,7 +30,7 @@ def admit(request: web.Request, caller: Caller, context: ApiContext) -> None:
     access = context.service.access
     try:
         # The request of a client that has gone is cancelled before this: what it would count here is never released.
-        access.enter(request.protocol, caller)
+        access.enter(connection_of(request), caller)
     except RetriableError as error:
         wait = {"Retry-After": str(CONNECTION_RETRY_S), "Connection": "close"}
         raise ApiError(error.code, error.detail, headers=wait) from None

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,11 +21,17 @@ from aiohttp.streams import StreamReader
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.http2 import ExchangeHandler, Http2Connection, Http2Exchange, Http2Limits
+from raftlog.http2.frames import PREFACE
+from raftlog.http2.limits import DEFAULT_WINDOW
+from raftlog.http2.listener import Http2Shared
+from raftlog.http2.tls import ALPN
 from raftlog.system.paced_server import PacedServer
 from raftlog.system.tls_door import PlainRefusal, TlsDoor
 
 from .context import CONTEXT, ApiContext
-from .delivery import is_acknowledged
+from .delivery import is_acknowledged, is_all_acknowledged
+from .exchanges import Exchanges, ListenerConnection
 from .expectations import EXPECTATION
 from .limits import COUNTED_BYTES
 from .middleware import request_id_of
@@ -71,7 +78,10 @@ class ApiProtocol(web.RequestHandler):
     __slots__ = (
         "_counted",
         "_end",
+        "_exchanges",
+        "_first",
         "_head_bytes",
+        "_http2",
         "_last_body",
         "_server",
         "_stranger_bytes",
@@ -95,6 +105,12 @@ class ApiProtocol(web.RequestHandler):
         self._counted = False
         """Whether the server counts the bytes that wait."""
         self._end: asyncio.TimerHandle | None = None
+        self._first: bytes | None = b""
+        """The first bytes, while they may be the preface of HTTP/2."""
+        self._http2: Http2Connection | None = None
+        """The connection that has taken the transport over, because the client speaks HTTP/2."""
+        self._exchanges = 0
+        """Requests over HTTP/2 in progress."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -102,6 +118,61 @@ class ApiProtocol(web.RequestHandler):
         if not self._server.take_in(self, transport):
             transport.write(self._server.refusal)
             self.force_close()
+            return
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() == ALPN:
+            self._speak_http2(transport)
+
+    def _speak_http2(self, transport: asyncio.Transport, first: bytes = b"") -> None:
+        """Hand the transport over to a connection of HTTP/2, with the bytes that have arrived."""
+        connection = self._http2 = self._server.http2_connection(self)
+        connection.on_peer_end = self._http2_ends
+        connection.on_gone = self._http2_gone
+        protocol = connection.protocol
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        while first and not connection.closed:
+            room = memoryview(protocol.get_buffer(len(first)))
+            count = min(len(room), len(first))
+            room[:count] = first[:count]
+            protocol.buffer_updated(count)
+            first = first[count:]
+
+    def _http2_ends(self, connection: Http2Connection) -> None:
+        self.acknowledged_at_end = is_all_acknowledged(connection)
+
+    def _http2_gone(self) -> None:
+        self.connection_lost(None)
+
+    def exchange_begins(self) -> None:
+        """Count a request over HTTP/2."""
+        self._exchanges += 1
+        self._server.limited.begin(self)
+
+    def exchange_ended(self) -> None:
+        """Count the end of a request over HTTP/2."""
+        self._exchanges -= 1
+        if not self._exchanges:
+            self._server.limited.end(self)
+
+    def recognize(self, path: str) -> None:
+        """Note that a request over HTTP/2 was authenticated."""
+        self._server.limited.recognize(self)
+        if self._http2 is not None:
+            self._http2.admit(path)
+
+    def close(self) -> None:
+        if self._http2 is not None:
+            self._http2.go_away()
+        else:
+            super().close()
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:
+        if self._http2 is None:
+            await super().shutdown(timeout)
+            return
+        self._http2.close("the node is shutting down")
+        await self._http2.wait_closed()
 
     def eof_received(self) -> None:
         if self.transport is not None:
@@ -114,6 +185,15 @@ class ApiProtocol(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._first is not None and data:
+            data = self._first + data
+            if PREFACE.startswith(data[: len(PREFACE)]):
+                self._first = data
+                if len(data) >= len(PREFACE) and isinstance(self.transport, asyncio.Transport):
+                    self._first = None
+                    self._speak_http2(self.transport, data)
+                return
+            self._first = None
         before = len(self._messages)
         super().data_received(data)
         arrived = len(self._messages) - before
@@ -152,7 +232,9 @@ class ApiProtocol(web.RequestHandler):
 
     def give_way(self) -> None:
         """Drop the connection: others need its place, or the memory of what waits in it."""
-        if self.transport is not None:
+        if self._http2 is not None:
+            self._http2.abort("it gave way to others")
+        elif self.transport is not None:
             self.transport.abort()
 
     def _count(self) -> None:
@@ -207,6 +289,17 @@ class ApiServer(web.Server):
         self._options = options
         self._context = context
         self.limited = context.connections
+        self._exchanges = Exchanges(self.request_factory, self.request_handler, context)
+        limits = context.limits
+        self._http2_limits = Http2Limits(
+            unaccepted_window_bytes=DEFAULT_WINDOW,
+            idle_timeout_s=limits.keepalive_timeout_s,
+            stranger_timeout_s=limits.stranger_timeout_s,
+            stall_timeout_s=limits.write_timeout_s,
+        )
+        self._shared = Http2Shared(self._loop, self._http2_limits)
+        self._elsewhere: dict[Http2Connection, ListenerConnection] = {}
+        """Connections of other listeners that have brought requests."""
         self._look: asyncio.TimerHandle | None = None
         """The next look for strangers whose time is over."""
 
@@ -222,6 +315,25 @@ class ApiServer(web.Server):
     def write_timeout_s(self) -> float:
         """Return the seconds in which a client must read a short answer."""
         return self._context.limits.write_timeout_s
+
+    def http2_connection(self, counted: ApiProtocol) -> Http2Connection:
+        """Return a connection of HTTP/2 for the transport of a connection."""
+
+        def accept(connection: Http2Connection, exchange: Http2Exchange) -> ExchangeHandler | None:
+            return self._exchanges.serve(connection, exchange, counted)
+
+        return self._shared.connection(accept)
+
+    def accept_exchange(self, connection: Http2Connection, exchange: Http2Exchange) -> ExchangeHandler | None:
+        """Serve a request of another listener's connection."""
+        counted = self._elsewhere.get(connection)
+        if counted is None:
+            counted = self._elsewhere[connection] = ListenerConnection(connection, is_all_acknowledged)
+            connection.on_gone = partial(self._left, connection)
+        return self._exchanges.serve(connection, exchange, counted)
+
+    def _left(self, connection: Http2Connection) -> None:
+        self._context.service.access.leave(self._elsewhere.pop(connection))
 
     def take_in(self, arrived: ApiProtocol, transport: asyncio.Transport) -> bool:
         """Register a connection; return whether there is room for it. Others may give way to it."""
@@ -270,6 +382,7 @@ class ApiRunner(web.AppRunner):
     """Runs an application on an `ApiServer`."""
 
     def __init__(self, app: web.Application) -> None:
+        self._served: ApiServer | None = None
         self._context = app[CONTEXT]
         self._limits = self._context.limits
         super().__init__(app, access_log=None, shutdown_timeout=LAST_ANSWERS_S)
@@ -287,7 +400,7 @@ class ApiRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         limits = self._limits
-        return ApiServer(
+        self._served = ApiServer(
             await super()._make_server(),
             self._context,
             access_log=None,
@@ -298,6 +411,12 @@ class ApiRunner(web.AppRunner):
             max_field_size=limits.max_line_bytes,
             max_headers=limits.max_header_fields,
         )
+        return self._served
+
+    def accept_exchange(self, connection: Http2Connection, exchange: Http2Exchange) -> ExchangeHandler | None:
+        """Serve a request that arrived at a listener of HTTP/2 (`Http2Listener.exchanges`), after `setup`."""
+        assert self._served is not None
+        return self._served.accept_exchange(connection, exchange)
 
 
 class ApiSite(web.BaseSite):
@@ -361,7 +480,7 @@ def _undecided(factory: RequestFactory) -> RequestFactory:
         headers = CIMultiDict(message.headers)
         headers.popall(hdrs.EXPECT)
         request = factory(message._replace(headers=CIMultiDictProxy(headers)), payload, protocol, writer, task)
-        if message.version == HttpVersion11:  # HTTP/1.0 has no expectations, and must not get an answer to one.
+        if message.version >= HttpVersion11:  # HTTP/1.0 has no expectations, and must not get an answer to one.
             request[EXPECTATION] = given
         return request
 

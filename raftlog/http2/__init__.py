@@ -30,13 +30,17 @@ design.
 
 from __future__ import annotations
 
-from .connection import Http2Connection, Http2Stream, StreamAcceptor, StreamHandler
+from .connection import ExchangeAcceptor, Http2Connection, Http2Stream, StreamAcceptor, StreamHandler
 from .dialer import ReconnectingDialer, connect
+from .exchange import ExchangeHandler, Http2Exchange
 from .limits import Http2Limits
 from .listener import Http2Listener
 
 __all__ = [
+    "ExchangeAcceptor",
+    "ExchangeHandler",
     "Http2Connection",
+    "Http2Exchange",
     "Http2Limits",
     "Http2Listener",
     "Http2Stream",

@@ -16,20 +16,24 @@ from raftlog.ports import Part
 from raftlog.security.secrets import Secret
 
 from .address_rates import AddressRates
-from .core import ConnectionCore
+from .core import MAX_PROBES, ConnectionCore
 from .events import (
     ConnectionFailed,
+    ContentReceived,
+    ContentSent,
     Event,
     GoAwayReceived,
     MessageReceived,
     NotHttp2,
     PeerReady,
+    ProbeAnswered,
     RequestReceived,
     ResponseReceived,
     StreamClosed,
     StreamEnded,
 )
-from .frames import AUTHORIZATION_HEADER, DETAIL_HEADER, ERROR_HEADER, ErrorCode
+from .exchange import ExchangeHandler, Http2Exchange
+from .frames import AUTHORIZATION_HEADER, CONTENT_TYPE, DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
 from .messages import UNBOUNDED, PartialPool
 from .stream_table import StreamState
@@ -45,6 +49,11 @@ NOT_HTTP2_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2_TEXT), _NOT_HTTP2_TEXT)
 )
+
+
+def _has_messages(event: RequestReceived) -> bool:
+    """Return whether the content of a request for a path of messages is made of them, by its media type."""
+    return event.method == "POST" and event.headers.get("content-type", CONTENT_TYPE) == CONTENT_TYPE
 
 
 def _may_be_http1(first_bytes: bytes) -> bool:
@@ -110,9 +119,8 @@ class Http2Connection:
         self._pools = pools or {}
         self._unread_pools = unread_pools or {}
         self._held = HeldInput(limits.max_unread_bytes)
-        self._core = ConnectionCore(
-            client=acceptors is None, limits=limits, now=loop.time(), pool=self._pools.get(loop)
-        )
+        pool = self._pools.get(loop)
+        self._core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time(), pool=pool)
         self._shell = ConnectionShell(
             loop,
             self._core,
@@ -121,10 +129,20 @@ class Http2Connection:
             on_event=self._on_event,
             on_drained=self._drained,
             on_read=self._read,
+            on_peer_end=self._peer_ended,
             on_lost=self._lost,
         )
         self._streams: dict[int, Http2Stream] = {}
         """Streams by id: those with a handler, or about to get one, whose handler was not notified of their end."""
+        self.exchanges: Callable[[], ExchangeAcceptor | None] = lambda: None
+        """Returns the acceptor of the requests that are not made of messages; None: there is none now."""
+        self._exchanges: dict[int, Http2Exchange] = {}
+        """Requests in progress that are not made of messages, by stream."""
+        self._probes: dict[int, Callable[[], None]] = {}
+        self.on_peer_end: Callable[[Http2Connection], None] | None = None
+        """Called when the peer has ended its side of the connection, before that is closed."""
+        self.on_gone: Callable[[], None] | None = None
+        """Called once when the connection is over, for the user of its exchanges."""
         self.on_drained: Callable[[], None] | None = None
         """Called in a later iteration when the kernel has taken most of what was queued."""
         self.on_closed = on_closed
@@ -139,9 +157,8 @@ class Http2Connection:
         self._acceptors = acceptors or {}
         self._loop_for_path = loop_for_path or {}
         self._listener_loop = listener_loop or loop
-        self._first_request = True
-        self._muted = False
-        """Whether this side closed it: messages that had arrived before are dropped."""
+        self._first_request, self._muted = True, False
+        """`_muted`: whether this side closed it: messages that had arrived before are dropped."""
         self._gone = asyncio.Event()
 
     # --- For users ---------------------------------------------------------------------------------------------------
@@ -191,6 +208,25 @@ class Http2Connection:
     def stream_count(self) -> int:
         """Number of streams that are open in at least one direction."""
         return len(self._core.streams)
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the socket has taken everything that there is to send."""
+        return self._shell.is_sent
+
+    def probe(self, answered: Callable[[], None]) -> None:
+        """Ask the peer for a sign that it has received what was sent so far, with a PING. `answered` is called when
+        that has come: perhaps never."""
+        self._probes[self._core.probe()] = answered
+        if len(self._probes) > MAX_PROBES:
+            del self._probes[next(iter(self._probes))]
+        self._shell.flush()
+
+    def admit(self, path: str) -> None:
+        """Note that the sender of a request is known and may use the connection. Raises `RetriableError`
+        (`overloaded`)."""
+        self._accepting(path)
+        self._core.admit()
 
     def get_extra_info(self, name: str) -> Any:
         """Return the transport's `peername`, `ssl_object` or `peercert`."""
@@ -292,8 +328,14 @@ class Http2Connection:
     def _lost(self, reason: str) -> None:
         self._held.take()
         self._gone.set()
+        if self.on_gone is not None:
+            self.on_gone()
         if self.on_closed is not None:
             self.on_closed(self, reason)
+
+    def _peer_ended(self) -> None:
+        if self.on_peer_end is not None:
+            self.on_peer_end(self)
 
     def _read(self) -> None:
         events = self._held.take()
@@ -310,14 +352,23 @@ class Http2Connection:
             self.on_drained()
 
     def _on_event(self, event: Event) -> None:
-        if (self._shell.is_unread or self._held) and isinstance(event, MessageReceived | StreamEnded):
+        waits = self._shell.is_unread or self._held
+        if waits and isinstance(event, MessageReceived | StreamEnded) and not event.stream.is_exchange:
             self._hold(event)
         elif isinstance(event, MessageReceived):
             self._on_message(event)
         elif isinstance(event, RequestReceived):
             self._on_request(event)
+        elif isinstance(event, ContentReceived | ContentSent):
+            exchange = self._exchanges.get(event.stream.id)
+            if exchange is not None:
+                exchange.on_event(event)
         elif isinstance(event, (StreamEnded, StreamClosed, ResponseReceived)):
             self._on_stream_event(event)
+        elif isinstance(event, ProbeAnswered):
+            answered = self._probes.pop(event.number, None)
+            if answered is not None:
+                answered()
         elif isinstance(event, PeerReady):
             if self.on_ready is not None:
                 self.on_ready()
@@ -351,9 +402,13 @@ class Http2Connection:
     def _on_stream_event(self, event: StreamEnded | StreamClosed | ResponseReceived) -> None:
         if isinstance(event, StreamClosed):
             self._shell.close_if_finished()
+            exchange = self._exchanges.pop(event.stream.id, None)
             stream = self._streams.pop(event.stream.id, None)
         else:
+            exchange = self._exchanges.get(event.stream.id)
             stream = self._streams.get(event.stream.id)
+        if exchange is not None and not isinstance(event, ResponseReceived):
+            exchange.on_event(event)
         if stream is None or stream.handler is None:
             return
         if isinstance(event, StreamEnded):
@@ -384,6 +439,8 @@ class Http2Connection:
             # Its acceptor belongs to another thread.
             detail = f"{path[:200]} is not served on a connection that began with another path"
             self._core.refuse(event.stream, 421, detail, _told("not_found", detail))
+        elif (accept := self._exchanges_here()) is not None and not (acceptor and _has_messages(event)):
+            self._begin_exchange(event, accept)
         elif acceptor is None:
             detail = f"nothing is served at {path[:200]!r}"
             text = "" if event.method == "HEAD" else detail
@@ -395,6 +452,17 @@ class Http2Connection:
             self._core.refuse(event.stream, 405, text, headers)
         elif not event.stream.closed:
             self._accept(event, acceptor)
+
+    def _exchanges_here(self) -> ExchangeAcceptor | None:
+        return self.exchanges() if self.loop is self._listener_loop else None
+
+    def _begin_exchange(self, event: RequestReceived, accept: ExchangeAcceptor) -> None:
+        if event.stream.closed:
+            return
+        exchange = Http2Exchange(self._core, self._shell, event)
+        self._core.begin_exchange(event.stream)
+        self._exchanges[event.stream.id] = exchange
+        exchange.handler = accept(self, exchange)
 
     def _accept(self, event: RequestReceived, acceptor: StreamAcceptor) -> None:
         stream = Http2Stream(self, event.stream, event.path, event.headers, event.authorization)
@@ -521,6 +589,9 @@ Messages may be sent once it has returned a handler: the response's headers go f
 `refuse` later. Until then the peer's messages wait undecoded, at most `unaccepted_window_bytes` of them, and the
 connection's other streams go on.
 """
+
+ExchangeAcceptor: TypeAlias = Callable[[Http2Connection, Http2Exchange], ExchangeHandler | None]
+"""Called with a request that a peer sent; returns the handler of its events. None: it is answered already."""
 
 _CHALLENGES = [("www-authenticate", f'{scheme} realm="raftlog"') for scheme in ("Bearer", "Basic")]
 """The header fields of every 401 (RFC 9110 section 11.6.1)."""

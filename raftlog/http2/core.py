@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from h2.events import Event as H2Event
-from h2.events import RemoteSettingsChanged, StreamReset
+from h2.events import PingAckReceived, RemoteSettingsChanged, StreamReset
 from h2.events import RequestReceived as H2RequestReceived
 from h2.events import ResponseReceived as H2ResponseReceived
 from h2.events import StreamEnded as H2StreamEnded
@@ -36,16 +36,19 @@ from h2.exceptions import NoAvailableStreamIDError, ProtocolError, StreamClosedE
 from h2.settings import SettingCodes
 
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.ports import Part, release_regions
+from raftlog.ports import Buffer, Part, release_regions
 from raftlog.security.secrets import Secret
 
 from .events import (
     ConnectionFailed,
+    ContentReceived,
+    ContentSent,
     Event,
     GoAwayReceived,
     MessageReceived,
     NotHttp2,
     PeerReady,
+    ProbeAnswered,
     RequestReceived,
     ResponseReceived,
     StreamClosed,
@@ -64,6 +67,7 @@ from .frames import (
     HEADER_BYTES,
     HEADERS,
     MAX_MESSAGE_HEADER,
+    PING,
     PREFACE,
     PUSH_PROMISE,
     SETTINGS,
@@ -100,6 +104,9 @@ SETUP_FRAMES = 16
 
 ENDED_STREAMS = 1024
 """Closed streams that are remembered as ended by the peer."""
+
+MAX_PROBES = 1024
+"""PINGs whose answers are awaited; the answer to the oldest is not reported any more."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -175,6 +182,8 @@ class ConnectionCore:
         self._newest_seen = 0
         """The peer's newest stream id at the last check of the deadlines."""
         self._pings = 0
+        self._probes: dict[bytes, int] = {}
+        """Content and numbers of the PINGs whose answers the user awaits, the oldest first."""
         self._h2 = new_h2(client, limits)
         self._h2.initiate_connection()
         self._flush_h2()
@@ -215,6 +224,8 @@ class ConnectionCore:
             outbox.fill()
             while outbox.ended:
                 self._end_local(outbox.ended.pop(0))
+            while outbox.lowered:
+                self.events.append(ContentSent(outbox.lowered.pop()))
         output, outbox.output = outbox.output, []
         return output
 
@@ -300,6 +311,64 @@ class ConnectionCore:
         stream.end_wanted = True
         if not stream.queue:
             self._end_local(stream)
+
+    # --- Exchanges ---------------------------------------------------------------------------------------------------
+
+    def begin_exchange(self, stream: StreamState) -> None:
+        """Serve a request whose content is bytes, which wait until they are read, instead of messages."""
+        stream.is_exchange = True
+        if stream.early:
+            self._tell_content(stream)
+        if stream.early_end:
+            self._content_ended(stream)
+
+    def admit(self) -> None:
+        """Note that the peer's right to this connection is known, as with an accepted stream."""
+        self._keepalive.is_stranger = False
+
+    def read_content(self, stream: StreamState) -> bytes:
+        """Return the content of an exchange that has arrived, and let the peer send as much again."""
+        stream.content_told = False
+        if stream.closed or not stream.early:
+            return b""
+        content = bytes(stream.early)
+        self._drop_early(stream)
+        self._refresh_window(stream)
+        return content
+
+    def answer(self, stream: StreamState, status: int, headers: Headers) -> None:
+        """Begin the answer of an exchange, or send an interim one (1xx)."""
+        if stream.closed or stream.local_ended or self.failed:
+            return
+        stream.answered = status >= 200
+        self._h2.send_headers(stream.id, [(":status", str(status)), *headers])
+        self._flush_h2()
+
+    def send_content(self, stream: StreamState, content: Buffer) -> None:
+        """Queue content of an exchange's answer; drop it if the stream has ended."""
+        if not (stream.closed or stream.local_ended or stream.end_wanted or self.failed):
+            self.outbox.send_content(stream, content)
+
+    def end_exchange(self, stream: StreamState, *, takes_rest: bool) -> None:
+        """End the answer once its content is sent. The rest of the request's content is discarded; `takes_rest`: more
+        of it than the peer may send already."""
+        self.end(stream)
+        if not stream.closed:
+            stream.refused, stream.takes_rest = True, takes_rest
+            self._drop_early(stream)
+            if takes_rest:
+                self._refresh_window(stream)
+
+    def probe(self) -> int:
+        """Send a PING, whose answer proves that the peer has received what was sent before; return its number."""
+        self._pings += 1
+        content = self._pings.to_bytes(8, "big")
+        self._probes[content] = self._pings
+        if len(self._probes) > MAX_PROBES:
+            del self._probes[next(iter(self._probes))]
+        self._h2.ping(content)
+        self._flush_h2()
+        return self._pings
 
     def reset(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
         """End both sides at once, and drop what is queued."""
@@ -440,9 +509,11 @@ class ConnectionCore:
         if stream.refused:
             return True
         try:
-            if not stream.answered:
+            if stream.is_exchange or not stream.answered:
                 self._budget.take_early(len(data), stream.assembler)
                 stream.early += data
+                if stream.is_exchange:
+                    self._tell_content(stream)
                 return True
             messages = stream.assembler.feed(data)
         except PartialOverflow:
@@ -460,10 +531,12 @@ class ConnectionCore:
         self._stream_error(stream, ErrorCode.ENHANCE_YOUR_CALM, "too many unfinished messages on the connection")
 
     def data_ended(self, stream: StreamState) -> None:
-        if not stream.answered:
-            stream.early_end = True
-        elif stream.refused:
+        if stream.refused and stream.answered:
             self._peer_ended(stream)
+        elif stream.is_exchange:
+            self._content_ended(stream)
+        elif not stream.answered:
+            stream.early_end = True
         elif not stream.assembler.at_boundary:
             self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "the stream ended in the middle of a message")
         elif stream.content_left:
@@ -488,7 +561,8 @@ class ConnectionCore:
         elif kind in (HEADERS, CONTINUATION, PUSH_PROMISE):
             self._header_frame(kind, flags, stream_id, frame)
         else:
-            self._ration("control frames")
+            if not (kind == PING and flags & FLAG_ACK and frame[HEADER_BYTES:] in self._probes):
+                self._ration("control frames")
             if kind == SETTINGS:
                 frame = known_settings(frame)
             if kind < CONTINUATION:  # unknown types are ignored (RFC 9113 section 4.1)
@@ -588,6 +662,10 @@ class ConnectionCore:
     def _reopen_stream(self, stream: StreamState, ends: bool) -> None:
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than the window of stream {stream.id}")
+        if stream.is_exchange:
+            if stream.takes_rest and not ends:
+                self._refresh_window(stream)
+            return
         accepted = stream.answered and not stream.refused
         if not ends and not stream.remote_ended and (accepted or self._first_window == self.limits.window_bytes):
             self._open_window(stream)
@@ -595,6 +673,27 @@ class ConnectionCore:
     def _open_window(self, stream: StreamState) -> None:
         self.outbox.output.append(window_update(stream.id, self.limits.window_bytes - stream.receive_window))
         stream.receive_window = self.limits.window_bytes
+
+    def _refresh_window(self, stream: StreamState) -> None:
+        """Let the peer send an exchange's content, as much as may wait for its user."""
+        if stream.remote_ended or stream.closed:
+            return
+        most = self.limits.content_window_bytes
+        increment = most - len(stream.early) - stream.receive_window
+        if increment >= most // 2:
+            self._write(window_update(stream.id, increment))
+            stream.receive_window += increment
+
+    def _tell_content(self, stream: StreamState) -> None:
+        if not stream.content_told:
+            stream.content_told = True
+            self.events.append(ContentReceived(stream))
+
+    def _content_ended(self, stream: StreamState) -> None:
+        if stream.content_left:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "less content than content-length announces")
+        else:
+            self._peer_ended(stream)
 
     def _stream_error(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
         self._ration("stream errors")
@@ -648,6 +747,10 @@ class ConnectionCore:
     def _on_h2_event(self, event: H2Event) -> None:
         if isinstance(event, H2RequestReceived):
             self._request(event)
+        elif isinstance(event, PingAckReceived):
+            number = self._probes.pop(bytes(event.ping_data or b""), None)
+            if number is not None:
+                self.events.append(ProbeAnswered(number))
         elif isinstance(event, RemoteSettingsChanged):
             self._peer_settings(event)
         elif isinstance(event, H2ResponseReceived):
@@ -679,7 +782,7 @@ class ConnectionCore:
         secret = headers.pop(AUTHORIZATION_HEADER, None)
         authorization = None if secret is None else Secret(secret)
         method, path = pseudo.get(":method", ""), pseudo.get(":path", "")
-        self.events.append(RequestReceived(stream, method, path, headers, authorization))
+        self.events.append(RequestReceived(stream, method, path, headers, authorization, event.headers or ()))
 
     def _response(self, event: H2ResponseReceived) -> None:
         stream = self.streams.get(event.stream_id or 0)

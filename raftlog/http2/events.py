@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..security.secrets import Secret
@@ -19,6 +20,8 @@ class RequestReceived:
     headers: dict[str, str]
     """The header fields but `authorization`."""
     authorization: Secret | None = None
+    fields: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    """All header fields as they came, `authorization` and pseudo fields included."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,27 @@ class MessageReceived:
 
     stream: StreamState
     message: memoryview
+
+
+@dataclass(slots=True)
+class ContentReceived:
+    """There is content of an exchange to read; told once until it is read."""
+
+    stream: StreamState
+
+
+@dataclass(slots=True)
+class ContentSent:
+    """Little of an exchange's content is queued any more: its user may send more."""
+
+    stream: StreamState
+
+
+@dataclass(slots=True)
+class ProbeAnswered:
+    """The peer has received everything that was sent before this probe."""
+
+    number: int
 
 
 @dataclass(slots=True)
@@ -85,6 +109,9 @@ Event: TypeAlias = (
     RequestReceived
     | ResponseReceived
     | MessageReceived
+    | ContentReceived
+    | ContentSent
+    | ProbeAnswered
     | StreamEnded
     | StreamClosed
     | PeerReady

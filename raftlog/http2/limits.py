@@ -42,6 +42,11 @@ class Http2Limits:
 
     What a peer sends before its credential is checked waits undecoded, so this bounds it.
     """
+    content_window_bytes: int = 1 * MIB
+    """The window of the content of a request that is not made of messages (`exchange.py`), once its user reads it.
+
+    What the user has not read waits in memory, so this bounds it.
+    """
     max_message_bytes: int = MAX_WIRE_MESSAGE_BYTES
     """Announced in a header field; a longer message fails the connection before any of it is buffered."""
     max_partial_bytes: int = 2 * MAX_WIRE_MESSAGE_BYTES
@@ -130,6 +135,7 @@ class Http2Limits:
             "unaccepted_window_bytes within 65535..2^31-1": DEFAULT_WINDOW
             <= self.unaccepted_window_bytes
             <= LARGEST_WINDOW,
+            "content_window_bytes within 65535..2^31-1": DEFAULT_WINDOW <= self.content_window_bytes <= LARGEST_WINDOW,
             "max_message_bytes <= max_partial_bytes": 0 < self.max_message_bytes <= self.max_partial_bytes,
             "max_message_bytes <= max_listener_partial_bytes": self.max_message_bytes
             <= self.max_listener_partial_bytes,

@@ -13,7 +13,7 @@ from raftlog.system.paced_server import PacedServer
 
 from .address_rates import AddressRates
 from .admission import Admission
-from .connection import TLS_REFUSED, Http2Connection, StreamAcceptor
+from .connection import TLS_REFUSED, ExchangeAcceptor, Http2Connection, StreamAcceptor
 from .limits import Http2Limits
 from .messages import PartialPool
 from .tls import ContextSource, source_of
@@ -22,6 +22,32 @@ from .turns import Turns
 from .unread import UnreadPool
 
 BACKLOG = 512
+
+
+class Http2Shared:
+    """The budgets of one loop's connections, for a user that accepts their sockets itself and has no messages."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Http2Limits) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._pools = {loop: PartialPool(limits.max_listener_partial_bytes)}
+        self._unread_pools = {loop: UnreadPool(limits.max_listener_unread_bytes)}
+        self._turns = {loop: Turns()}
+        self._rates = {loop: AddressRates(limits)}
+
+    def connection(self, exchanges: ExchangeAcceptor) -> Http2Connection:
+        """Return a connection without a transport, whose `protocol` gets one."""
+        made = Http2Connection(
+            self._loop,
+            self._limits,
+            acceptors={},
+            pools=self._pools,
+            unread_pools=self._unread_pools,
+            turns=self._turns,
+            rates=self._rates,
+        )
+        made.exchanges = lambda: exchanges
+        return made
 
 
 class Http2Listener:
@@ -66,6 +92,8 @@ class Http2Listener:
         self._node_paths = frozenset(node_paths)
         self._admission: Admission[Http2Connection] = Admission(self._limits, self._most, has_nodes=bool(node_paths))
         self._door = None if ssl is None else self._new_door(source_of(ssl), loop_for_name or {})
+        self.exchanges: ExchangeAcceptor | None = None
+        """Called with each request that is not made of messages, on the listener's loop; None: they are refused."""
         self.connections: dict[Http2Connection, None] = {}
         """Connections in order of arrival, including those on other loops."""
         self._server: PacedServer | None = None
@@ -156,7 +184,7 @@ class Http2Listener:
         return self._admission.count + handshakes < self._most()
 
     def _new_connection(self, loop: asyncio.AbstractEventLoop) -> Http2Connection:
-        return Http2Connection(
+        made = Http2Connection(
             loop,
             self._limits,
             acceptors=self._acceptors,
@@ -170,6 +198,8 @@ class Http2Listener:
             on_accepting=self._accepting,
             on_closed=self._closed,
         )
+        made.exchanges = lambda: self.exchanges
+        return made
 
     def _connected(self, connection: Http2Connection) -> None:
         """Register a connection; runs on the connection's own thread."""

@@ -261,7 +261,7 @@ class FrameReader:
         if stream is None or (stream.content_left is not None and not sink.data_counted(stream, length, False)):
             self._skip_left = length
             return True
-        if stream.answered and stream.assembler.at_boundary:
+        if stream.answered and not stream.is_exchange and stream.assembler.at_boundary:
             (prefix,) = PREFIX.unpack_from(self._staging, start)
             if prefix == length - PREFIX_BYTES:
                 if prefix > self._limits.max_message_bytes:

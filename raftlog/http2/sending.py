@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ports import FileRegion, Part, release_regions
+from ..ports import Buffer, FileRegion, Part, release_regions
 from .frames import DATA, DATA_AND_PREFIX, FRAME_HEADER, PREFIX, PREFIX_BYTES, ErrorCode, Http2Error
 from .limits import DEFAULT_WINDOW, LARGEST_WINDOW, SMALLEST_FRAME
 from .stream_table import QueuedMessage, StreamState
 
+LOW_CONTENT_BYTES = 64 * 1024
+"""Queued bytes of an exchange from which on its user may send more."""
 JOIN_BYTES = 4096
 """Size up to which a message is copied into one piece, in bytes: cheaper than passing three to the kernel."""
 
@@ -47,6 +49,8 @@ class Outbox:
         """Bytes of DATA framed since the beginning: what the peer's windows have allowed."""
         self.ended: list[StreamState] = []
         """Streams whose queue ran empty and that are to end: the core sends END_STREAM."""
+        self.lowered: list[StreamState] = []
+        """Exchanges whose users wait for room, which there is now."""
         self._ring: deque[StreamState] = deque()
 
     def send(self, stream: StreamState, parts: list[Part], total: int) -> None:
@@ -72,16 +76,22 @@ class Outbox:
             self.output.append(header)
             self.output.extend(parts)
 
-    def send_content(self, stream: StreamState, content: bytes) -> None:
-        """Frame bytes that are no message at once, or queue them: the text of a refusal."""
+    def send_content(self, stream: StreamState, content: Buffer) -> None:
+        """Frame bytes that are no message at once, or queue them: the text of a refusal, or an exchange's content."""
         size = len(content)
-        if size > min(self.max_frame_bytes, self.window, stream.send_window):
+        full = stream.is_exchange and self.room <= 0
+        if stream.queue or full or size > min(self.max_frame_bytes, self.window, stream.send_window):
             self._queue(stream, QueuedMessage(deque([content]), size))
             return
         self.window -= size
         stream.send_window -= size
+        self.room -= size
         self.framed_bytes += size
-        self.output.append(FRAME_HEADER.pack(size << 8 | DATA, 0, stream.id) + content)
+        header = FRAME_HEADER.pack(size << 8 | DATA, 0, stream.id)
+        if size <= JOIN_BYTES:
+            self.output.append(b"".join((header, content)))
+        else:
+            self.output.extend((header, content))
 
     def fill(self) -> None:
         """Frame queued messages until there is no room, or no window allows more."""
@@ -156,6 +166,9 @@ class Outbox:
         stream.send_window -= size
         self.room -= size
         self.framed_bytes += size
+        if stream.waits_for_room and stream.queued_bytes <= LOW_CONTENT_BYTES:
+            stream.waits_for_room = False
+            self.lowered.append(stream)
         if not message.left:
             stream.queue.popleft()
             self.queued_messages -= 1

@@ -33,7 +33,8 @@ class StreamState:
     receive_window: int
     send_window: int
     early: bytearray = field(default_factory=bytearray)
-    """Content that came before the request was answered, so it is unknown whether it is messages."""
+    """Content that came before the request was answered, so it is unknown whether it is messages; of an exchange, the
+    content that its user has not read."""
     early_end: bool = False
     answered: bool = False
     """Whether response headers were sent (listener) or received (dialer)."""
@@ -50,3 +51,11 @@ class StreamState:
     queue: deque[QueuedMessage] = field(default_factory=deque)
     queued_bytes: int = 0
     peer_max_message_bytes: int = 2**32 - 1
+    is_exchange: bool = False
+    """Whether its content is bytes, not messages (`exchange.py`)."""
+    content_told: bool = False
+    """Whether the user of an exchange knows that there is content to read."""
+    takes_rest: bool = False
+    """Whether the peer may go on sending an exchange's content, which is discarded."""
+    waits_for_room: bool = False
+    """Whether the user of an exchange waits until less of its content is queued."""

@@ -69,14 +69,15 @@ class ConnectionShell(asyncio.BufferedProtocol):
         on_event: Callable[[Event], None],
         on_drained: Callable[[], None],
         on_read: Callable[[], None],
+        on_peer_end: Callable[[], None],
         on_lost: Callable[[str], None],
     ) -> None:
         """Configure the callbacks.
 
         `on_connected`: there is a transport, at first, and again on another loop. `on_drained` is called in a later
         iteration when the kernel has taken most of what was queued, `on_read` when the peer has taken enough
-        that requests need not wait any more (`is_unread`). `on_lost` is called once, with the reason, when the
-        connection is over.
+        that requests need not wait any more (`is_unread`), `on_peer_end` when the peer has ended its side, `on_lost`
+        once, with the reason, when the connection is over.
         """
         self.loop = loop
         """The loop to whose thread all calls belong."""
@@ -87,6 +88,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._on_event = on_event
         self._on_drained = on_drained
         self._on_read = on_read
+        self._on_peer_end = on_peer_end
         self._on_lost = on_lost
         self.unread_pool: UnreadPool | None = None
         """The budget of the bytes that wait for the peers of a listener; None: there is none."""
@@ -139,6 +141,13 @@ class ConnectionShell(asyncio.BufferedProtocol):
     def queued_bytes(self) -> int:
         """Bytes waiting to be sent, on all streams."""
         return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the socket has taken everything that there is to send."""
+        outbox, transport = self._core.outbox, self._transport
+        waits = outbox.output or outbox.queued_bytes or (self._writer is not None and self._writer.backlog)
+        return not waits and not (transport is not None and transport.get_write_buffer_size())
 
     @property
     def attached(self) -> bool:
@@ -234,6 +243,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             events.end()
 
     def eof_received(self) -> bool:
+        self._on_peer_end()
         return False
 
     def pause_writing(self) -> None:
@@ -390,6 +400,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self.loop.call_soon(self._tell_drained)
         if self._noted:
             self._note_unread()
+        if self._core.events and not self._dispatching:
+            self._wake()
         if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
             self._wake()
 

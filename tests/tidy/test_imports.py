@@ -51,7 +51,7 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("raftlog", (*VOCABULARY, *CLIENT)),
     ("metadata", (*VOCABULARY, "raftlog.http2")),
     ("partitions", VOCABULARY),
-    ("http_api", (*VOCABULARY, "metadata.view", *CLIENT)),
+    ("http_api", (*VOCABULARY, "metadata.view", *CLIENT, "raftlog.http2")),
     ("spark_source", (*VOCABULARY, *CLIENT)),
     (
         "jepsen_like.simulator",

@@ -40,8 +40,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),
     "raftlog.http2": (
         "frames", "limits", "client_hello", "h2_setup", "keepalive", "admission", "address_rates", "turns", "messages",
-        "stream_table", "events", "unread", "tls", "receiving", "sending", "core", "transport", "connection",
-        "tls_accept", "listener", "dialer",
+        "stream_table", "events", "unread", "tls", "receiving", "sending", "core", "transport", "exchange",
+        "connection", "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
         "version", "errors", "metrics", "prometheus", "quantities", "toml_settings", "model", "idempotency", "security",

@@ -324,7 +324,7 @@ class Node:
         tls = self._tls
         self._listener = Http2Listener(
             tls.guarded(acceptors) if tls else acceptors,
-            limits=None if self._security is None else Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW),
+            limits=Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW),
             node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH, EXPLAIN_PATH, PLOTS_PATH, INSTANCES_PATH),
             ssl=tls.server_context if tls else None,
             accepts_plain=config.accepts_plain,
@@ -350,6 +350,7 @@ class Node:
                 clock_ms=self.broker.cluster_clock.stamp_ms,
             )
             self._api, api_port = await self._start_api(app)
+            self._listener.exchanges = self._api.accept_exchange
             advertised = config.api.advertised
             self.api = advertised.endpoint if advertised else Endpoint(listen.host, api_port)
         except OSError as error:

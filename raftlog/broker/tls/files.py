@@ -29,7 +29,8 @@ from .names import NodeNames
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Ciphers for TLS 1.2 (RFC 9113 section 9.2.2 forbids most others); those of 1.3 are all good."""
 
-API_ALPN = "http/1.1"
+API_ALPN = ("h2", "http/1.1")
+"""The protocols of the HTTP API, the preferred one first."""
 
 HANDSHAKE_STEPS = 10
 """Maximum number of steps of a handshake, more than any takes."""
@@ -82,7 +83,7 @@ def load_tls_files(config: TlsConfig, names: NodeNames, node: BrokerId) -> TlsFi
         api = _server(config, (config.api_certificate, config.api_key))
         shown = _shown_by(api, _trusting_itself(config.api_certificate), config.api_certificate)
         lifetimes.append(Lifetime.of("the HTTP API's TLS certificate", shown))
-    api.set_alpn_protocols([API_ALPN])
+    api.set_alpn_protocols(API_ALPN)
     modes = [mode for (*_, mode), name in zip(stamps, config.paths, strict=True) if name in ("key", "api_key")]
     return TlsFiles(server, client, api, tuple(lifetimes), stamps, any(mode & 0o077 for mode in modes))
 

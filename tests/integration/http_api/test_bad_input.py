@@ -162,7 +162,7 @@ async def test_no_content_type(api: Api) -> None:
     raw_answer(await api.raw(request.encode())).problem("unsupported_media_type")
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress", "gzip;q=1", "x"])
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "compress", "gzip;q=1", "zstd, gzip", "x"])
 async def test_another_content_encoding(api: Api, encoding: str) -> None:
     answer = await api.post(RECORDS, ONE, headers={"Content-Encoding": encoding})
     answer.problem("unsupported_media_type")

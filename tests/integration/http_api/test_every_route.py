@@ -8,6 +8,7 @@ import io
 import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urljoin
 
 import msgspec
 import pytest
@@ -23,7 +24,8 @@ from raftlog.errors import InvalidRequest
 from raftlog.security.acls import OPERATIONS_OF, AclFilter, Operation, ResourceType
 from raftlog.wire import TRANSACTIONS_PATH
 from tests.support.client.secured_broker import Headers, SecuredBroker, basic
-from tests.support.http.api_client import Answer, Api, eventually, running_api
+from tests.support.http.api_client import Answer, Api, eventually, is_documented, running_api, running_listener
+from tests.support.http.http2_client import Http2Client, http2_client
 from tests.support.http.route_rights import Case, Right, cases, content_type_of, filled, ways_to
 from tests.support.security.rules import allow
 
@@ -89,10 +91,30 @@ async def broker() -> Counting:
     return broker
 
 
-@pytest_asyncio.fixture
-async def api(broker: Counting) -> AsyncIterator[Api]:
+class Http2Api(Api):
+    """The same API at the data listener, called over HTTP/2."""
+
+    client: Http2Client
+
+    async def call(self, method: str, path: str, **options: Any) -> Answer:
+        headers, body = options.pop("headers", {}), options.pop("data", None)
+        assert not options, options
+        answer = await self.client.request(method, path, headers, body)
+        if answer.status == 308:
+            answer = await self.client.request(method, urljoin(path, answer.headers["Location"]), headers, body)
+        assert is_documented(method, path, answer.status), f"{method} {path}: {answer.status} is not in openapi.json"
+        return answer
+
+
+@pytest_asyncio.fixture(params=["HTTP/1.1", "HTTP/2"])
+async def api(broker: Counting, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
     async with running_api(broker) as running:
-        yield running
+        if request.param == "HTTP/1.1":
+            yield running
+            return
+        over = Http2Api(broker, running.runner, running.port, running.session)
+        async with running_listener(running) as port, http2_client(port) as over.client:
+            yield over
 
 
 def is_open(method: str, path: str) -> bool:
@@ -153,7 +175,7 @@ async def test_nothing_is_answered_without_a_valid_credential(api: Api, broker: 
 async def test_all_causes_have_the_same_answer(api: Api) -> None:
     answers = [await api.get("/v1/topics", headers=[*REQUEST_ID.items(), *one]) for one in CREDENTIALS.values()]
     assert len({refused(answer, "GET") for answer in answers}) == 1
-    assert len({tuple(sorted((k, v) for k, v in answer.headers.items() if k != "Date")) for answer in answers}) == 1
+    assert len({tuple(sorted((k, v) for k, v in answer.headers.items() if k.lower() != "date")) for answer in answers}) == 1
 
 
 BODIES: dict[str, bytes] = {

@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from aiohttp import web
 
 from http_api.app import build_app, start_api
 from http_api.rest_proxy import document as rest_proxy
@@ -23,7 +22,10 @@ from http_api.routes.cluster import OPENAPI
 from http_api.web.bodies import JSON_TYPE
 from http_api.web.context import CONTEXT, ApiContext
 from http_api.web.limits import Limits
+from http_api.web.server import ApiRunner
 from raftlog.errors import CODES, RaftlogError
+from raftlog.http2 import Http2Limits, Http2Listener
+from raftlog.http2.limits import DEFAULT_WINDOW
 from raftlog.system.tls_door import ContextSource
 from tests.support.client.fake_broker import FakeBroker
 
@@ -85,7 +87,7 @@ def is_documented(method: str, path: str, status: int) -> bool:
 class Api:
     """A running API, whose answers must have statuses that `openapi.json` describes."""
 
-    def __init__(self, broker: FakeBroker, runner: web.AppRunner, port: int, session: aiohttp.ClientSession) -> None:
+    def __init__(self, broker: FakeBroker, runner: ApiRunner, port: int, session: aiohttp.ClientSession) -> None:
         self.broker = broker
         self.runner = runner
         self.context: ApiContext = runner.app[CONTEXT]
@@ -131,6 +133,17 @@ class Api:
         """Check that the server works, and holds nothing of completed requests."""
         assert (await self.get("/v1/ready")).status == 200
         await eventually(lambda: self.context.held_bytes == 0 and self.context.requests_under_way == 0)
+
+
+@asynccontextmanager
+async def running_listener(api: Api) -> AsyncIterator[int]:
+    """The same API at a listener of HTTP/2, as a node's data listener; yields its port."""
+    listener = Http2Listener({}, limits=Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW))
+    listener.exchanges = api.runner.accept_exchange
+    try:
+        yield await listener.start("127.0.0.1", 0)
+    finally:
+        await listener.close(0.0)
 
 
 @asynccontextmanager
