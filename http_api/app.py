@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from aiohttp import web
 
-from http_api.console.files import CONSOLE, console_files, redirect, send_file, send_index
+from http_api.console import files as console
+from http_api.console.files import CONSOLE, console_files
 from http_api.live import stream
 from http_api.live.feed import FEED, Feed
 from http_api.rest_proxy.document import rest_proxy_document
@@ -56,6 +57,8 @@ from http_api.service.service import BrokerService
 from http_api.streams import asked as stream_query
 from http_api.streams.pages import SharedPages
 from http_api.streams.stream import PAGES, stream_records
+from http_api.viewer import files as viewer
+from http_api.viewer.files import VIEWER, viewer_files
 from http_api.web.authentication import caller_of
 from http_api.web.call import CALL, Call
 from http_api.web.context import CONTEXT, ApiContext, context_of, wall_ms
@@ -410,9 +413,24 @@ REST_PROXY_ROUTES: tuple[Route, ...] = (*V2_ROUTES, *V3_ROUTES)
 CONSOLE_ROUTES: tuple[Route, ...] = tuple(
     route(method, path, answer, for_every_caller)
     for method in ("GET", "HEAD")
-    for path, answer in ((CONSOLE, redirect), (f"{CONSOLE}/", send_index), (f"{CONSOLE}/{{file}}", send_file))
+    for path, answer in (
+        (CONSOLE, console.redirect),
+        (f"{CONSOLE}/", console.send_index),
+        (f"{CONSOLE}/{{file}}", console.send_file),
+    )
 )
 """The pages of the console (`http_api/console/`); they hold no data."""
+
+VIEWER_ROUTES: tuple[Route, ...] = tuple(
+    route(method, path, answer, for_every_caller)
+    for method in ("GET", "HEAD")
+    for path, answer in (
+        (VIEWER, viewer.redirect),
+        (f"{VIEWER}/", viewer.send_index),
+        (f"{VIEWER}/{{file}}", viewer.send_file),
+    )
+)
+"""The pages that show the OpenAPI documents (`http_api/viewer/`); they hold no data."""
 
 MESSAGE_ROUTES: tuple[Route, ...] = (route("POST", TRANSACTIONS_PATH, transactions.change, by_content),)
 """Messages of the client protocol from clients that cannot reach the data listener; no part of the JSON API."""
@@ -447,7 +465,7 @@ def build_app(
     app[CONTEXT] = context
     app[FEED] = Feed(app)
     app[PAGES] = SharedPages()
-    for method, path, handler in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
+    for method, path, handler in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *VIEWER_ROUTES, *MESSAGE_ROUTES):
         app.router.add_route(method, path, handler)
         if path.startswith("/consumers/"):  # REST proxies take these paths with a slash at the end, too.
             app.router.add_route(method, f"{path}/", handler)
@@ -509,6 +527,7 @@ async def _load(app: web.Application) -> None:
     loop."""
     load_arrow()
     console_files()
+    viewer_files()
 
 
 async def _stop_taking_requests(app: web.Application) -> None:

@@ -28,6 +28,7 @@ LINKS = {
     "/v1/health": "problems, if there are any",
     "/v1/topics": "the topics",
     "/v1/groups": "the consumer groups",
+    "/docs/": "the documents of both APIs as pages, from which requests can be sent",
     "/openapi.json": "every request and answer of this API",
     "/openapi/rest-proxy.json": "the same of the REST Proxy API, which this node speaks as well",
 }

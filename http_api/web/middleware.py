@@ -33,9 +33,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/live", "/v1/ready"})
 """Monitoring must get an answer from an overloaded node, too."""
 
-SHELL = frozenset({"/console", "/console/", "/console/{file}"})
-"""The files of the console hold no data, and must be there before anybody can sign in: they need no credential, whether
-one is given or not."""
+SHELL = frozenset({"/console", "/console/", "/console/{file}", "/docs", "/docs/", "/docs/{file}"})
+"""The files of the console and of the documents' viewer hold no data, and must be there before anybody can sign in:
+they need no credential, whether one is given or not."""
 
 METRICS_PATH = "/metrics"
 """Served beyond the bound on requests: scrapes that arrive together cost as much as one (`metrics/exposition.py`)."""

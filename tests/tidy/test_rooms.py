@@ -49,7 +49,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "config", "settings", "logs", "partitioner", "patterns", "json_values", "slices", "trace_context",
         "transactions", "records", "system", "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
-    "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "streams", "live", "console", "app"),
+    "http_api": (
+        "service", "metrics", "web", "records", "routes", "rest_proxy", "streams", "live", "console", "viewer", "app",
+    ),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",
         "source", "default_source",

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES
+from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, VIEWER_ROUTES
 from http_api.rest_proxy import document as rest_proxy
 from http_api.routes.cluster import OPENAPI
 from http_api.web.middleware import ALWAYS_ANSWERED
@@ -40,8 +40,8 @@ DOCUMENTED = {
     if method.upper() in METHODS
 }
 ROUTED = {(method, path) for method, path, _ in (*ROUTES, *REST_PROXY_ROUTES, *MESSAGE_ROUTES)}
-SHELL = {(method, path) for method, path, _ in CONSOLE_ROUTES}
-"""Files without data, which a browser needs before its user can sign in (`http_api/console/`)."""
+SHELL = {(method, path) for method, path, _ in (*CONSOLE_ROUTES, *VIEWER_ROUTES)}
+"""Files without data, which a browser needs before its user can sign in (`http_api/console/`, `http_api/viewer/`)."""
 PATHS = sorted({path for _, path in ROUTED | DOCUMENTED | SHELL})
 STRANGE_PATHS = (
     "/v1", "/v2/topics", "/v1/topics/", "/topics/", "/brokers/1", "/topics/t/partitions/0/x",
@@ -175,7 +175,8 @@ async def test_nothing_is_answered_without_a_valid_credential(api: Api, broker: 
 async def test_all_causes_have_the_same_answer(api: Api) -> None:
     answers = [await api.get("/v1/topics", headers=[*REQUEST_ID.items(), *one]) for one in CREDENTIALS.values()]
     assert len({refused(answer, "GET") for answer in answers}) == 1
-    assert len({tuple(sorted((k, v) for k, v in answer.headers.items() if k.lower() != "date")) for answer in answers}) == 1
+    others = [[(k, v) for k, v in answer.headers.items() if k.lower() != "date"] for answer in answers]
+    assert len({tuple(sorted(one)) for one in others}) == 1
 
 
 BODIES: dict[str, bytes] = {

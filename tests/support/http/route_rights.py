@@ -303,7 +303,7 @@ def filled(path: str, **names: str) -> str:
         "consumer": "m",
         "instance": "m",
         "lease": f"{bytes(16).hex()}-0-{7:016x}",
-        "file": "app.js",
+        "file": "viewer.js" if path.startswith("/docs") else "app.js",
         **names,
     }
     return path.format(**values)

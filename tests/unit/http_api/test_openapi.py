@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, build_app
+from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, VIEWER_ROUTES, build_app
 from http_api.live import stream
 from http_api.records import page as records_out
 from http_api.routes import (
@@ -105,7 +105,8 @@ def test_the_application_has_the_routes_of_the_table() -> None:
     trailing = {(method, path) for method, path in found if path.startswith("/consumers/") and path.endswith("/")}
     assert {(method, path.removesuffix("/")) for method, path in trailing} <= found
     assert found - trailing == {
-        (method, path) for method, path, _ in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES)
+        (method, path)
+        for method, path, _ in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *VIEWER_ROUTES, *MESSAGE_ROUTES)
     }
 
 

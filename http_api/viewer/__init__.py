@@ -1,0 +1,1 @@
+"""The pages at `/docs`: the OpenAPI documents for people."""
