@@ -12,7 +12,6 @@ Pure, and safe to run in a thread.
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +20,13 @@ from typing import Any
 
 import msgspec
 
+from http_api.web.compression import compressor
 from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
 from raftlog.json_values import Show, Shown
 from raftlog.ports import Buffer, FileRegion, Part
 from raftlog.records.batch import Codec, RecordBatch, check_crc, parse_header, split_batches
 from raftlog.wire import AbortedBatches, AbortedRange
-
-GZIP_LEVEL = 1
-"""The fastest level already reduces JSON of records to a fraction."""
 
 _RECORD_COST = 64
 """Encoding a record takes about as long as parsing this number of bytes."""
@@ -127,12 +124,13 @@ class PageEncoder:
     """
 
     def __init__(
-        self, plan: Page, options: PageOptions, *, head: bytes = b"", tail: bytes = b"", gzip: bool = False
+        self, plan: Page, options: PageOptions, *, head: bytes = b"", tail: bytes = b"", coding: str = ""
     ) -> None:
+        """`coding`: the content coding (`web/compression.py`); empty: none."""
         self._options = options
         self._slices = deque(plan.slices)
         self._head, self._tail = head, tail
-        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS) if gzip else None
+        self._compressor = compressor(coding) if coding else None
         self._separator = b""
         self._decoded: Columns | None = None
         self.ended = False

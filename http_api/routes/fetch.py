@@ -8,40 +8,48 @@ has a deadline, so a stalled reader does not hold files and memory indefinitely.
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import structlog
 from aiohttp import web
 
+from http_api.records.arrow_page import ARROW_TYPE, PARQUET_TYPE, ArrowPageEncoder
 from http_api.records.page import Page, PageEncoder, PageOptions, join_parts, native_rows, page, read_region, weight
 from http_api.service.access import Usage
 from http_api.web import limits
 from http_api.web.bodies import JSON_TYPE, read_message
 from http_api.web.call import Call
+from http_api.web.compression import coding_of
 from http_api.web.context import ApiContext
+from http_api.web.limits import OFFLOAD_BYTES
 from http_api.web.negotiation import negotiate
 from http_api.web.preferences import applied, wait_ms
 from http_api.web.problems import ApiError
 from http_api.web.query import MAX_OFFSET, integer, timestamp
-from http_api.web.replies import accepts_gzip, bulk_reply, write_deadline, write_in_time
+from http_api.web.replies import bulk_reply, write_deadline, write_in_time
 from http_api.web.revocation import Revocation, cut_when_revoked
 from http_api.web.topics import TOPIC_ID, partition_of, topic_meant
 from raftlog import wire
 from raftlog.api.records import ReadRecords
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MAX_REQUEST_HEAD_BYTES
-from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.json_values import FORMATS, encode
 from raftlog.model import EARLIEST, LATEST, PartitionRecord, TopicId, TopicRecord
 from raftlog.ports import Buffer, FileRegion, Part, part_length, release_regions
+from raftlog.records.record_filter import COLUMNS, RecordFilter
 from raftlog.security.acls import Operation, Resource, ResourceType
 from raftlog.system.zero_copy import can_send_region, send_region
 
 from .offsets import find_offset, isolation_of
 
 NDJSON_TYPE = "application/x-ndjson"
+COLUMN_QUERY = ("columns", "key", "key_base64", "end_offset", "start_timestamp", "end_timestamp")
+"""Parameters of records as columns."""
 QUERY = (
+    *COLUMN_QUERY,
     TOPIC_ID,
     "offset",
     "min_bytes",
@@ -54,6 +62,8 @@ QUERY = (
 )
 IMMUTABLE = "private, max-age=3600, immutable"
 """An hour: deleted records must not live on in caches for longer (RFC 8246, RFC 9111)."""
+_KINDS = {JSON_TYPE: "", NDJSON_TYPE: "-lines", ARROW_TYPE: "-arrow", PARQUET_TYPE: "-parquet"}
+"""The part of an entity tag that differs by media type."""
 GRACE_S = 10.0
 """Seconds beyond `max_wait_ms`, the broker's own deadline, before the API gives up."""
 
@@ -79,8 +89,9 @@ async def fetch_batches(call: Call) -> web.StreamResponse:
 
 
 async def read_records(call: Call) -> web.StreamResponse:
-    """Return records of one partition as JSON or JSON lines."""
-    media_type = negotiate(call.request, (JSON_TYPE, NDJSON_TYPE))
+    """Return records of one partition as JSON or JSON lines, or as columns: an Arrow stream or a Parquet file."""
+    media_type = negotiate(call.request, (JSON_TYPE, NDJSON_TYPE, ARROW_TYPE, PARQUET_TYPE))
+    columns = _columns_of(call, is_wanted=media_type in (ARROW_TYPE, PARQUET_TYPE))
     topic = topic_meant(call)
     partition = partition_of(call, topic)
     max_bytes = call.query.integer("max_bytes", 1, limits.MAX_READ_BYTES, limits.DEFAULT_READ_BYTES)
@@ -106,10 +117,12 @@ async def read_records(call: Call) -> web.StreamResponse:
     found, cost = await plan_page(call, fetched, parts, offset, options)
     headers = applied(preferred_ms)
     if is_immutable(call, topic, fetched, found, text):
-        tag = f'W/"{topic.topic_id.hex()}-{fetched.partition}-{offset}-{found.next_offset}"'
+        tag = f'W/"{topic.topic_id.hex()}-{fetched.partition}-{offset}-{found.next_offset}{_KINDS[media_type]}"'
         headers |= {"Cache-Control": IMMUTABLE, "ETag": tag, "Vary": "Accept, Accept-Encoding, Authorization"}
         if tag in call.request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
+    if columns is not None:
+        return await _columns_reply(call, fetched, found, columns, media_type, cost, headers)
     return await _records_reply(call, topic, fetched, found, options, cost, headers)
 
 
@@ -127,6 +140,64 @@ def is_immutable(
         return False
     committed = fetched.last_stable_offset if isolation_of(call) else fetched.high_watermark
     return 0 <= found.next_offset < committed
+
+
+def _columns_of(call: Call, *, is_wanted: bool) -> tuple[Sequence[str], RecordFilter] | None:
+    """Return the names of the columns and the filter that the query asks for; None if records are not wanted as
+    columns. Raises `InvalidRequest`."""
+    query = call.query
+    given = [name for name in COLUMN_QUERY if query.text(name) is not None]
+    if not is_wanted:
+        if given:
+            raise InvalidRequest("invalid_request", f"{given[0]} is for {ARROW_TYPE} and {PARQUET_TYPE}: see Accept")
+        return None
+    asked = query.text("columns")
+    names = COLUMNS if asked is None else asked.split(",")
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or len(set(names)) < len(names):
+        known = ", ".join(COLUMNS)
+        raise InvalidRequest("invalid_request", f"columns must be some of {known}, each once, not {unknown or names}")
+    key, key_base64 = query.text("key"), query.text("key_base64")
+    if key is not None and key_base64 is not None:
+        raise InvalidRequest("invalid_request", "key and key_base64 exclude each other")
+    end_offset = query.text("end_offset")
+    where = RecordFilter(
+        None if key is None else key.encode("utf-8", "surrogateescape"),
+        None if end_offset is None else integer("end_offset", end_offset, 0, MAX_OFFSET),
+        query.timestamp("start_timestamp"),
+        query.timestamp("end_timestamp"),
+    )
+    if key_base64 is not None:
+        try:
+            where = msgspec.structs.replace(where, key=base64.b64decode(key_base64, validate=True))
+        except ValueError as error:
+            raise InvalidRequest("invalid_request", f"key_base64 is not base64: {error}") from None
+    return names, where
+
+
+async def _columns_reply(
+    call: Call,
+    fetched: wire.FetchedPartition,
+    found: Page,
+    columns: tuple[Sequence[str], RecordFilter],
+    media_type: str,
+    cost: int,
+    more_headers: Mapping[str, str],
+) -> web.StreamResponse:
+    """Answer a page as columns. Its next offset is that of the page, or of the filter's end: records that do not fit
+    count as read."""
+    names, where = columns
+    places = _places(fetched, found)
+    if where.end_offset is not None:
+        places["next_offset"] = min(places["next_offset"], where.end_offset)
+    # Parquet compresses its own columns.
+    coding = coding_of(call.request.headers.get("Accept-Encoding", "")) if media_type == ARROW_TYPE else ""
+    encoder = await call.context.threads.run(
+        OFFLOAD_BYTES + 1, ArrowPageEncoder, found, names, where, media_type, coding
+    )
+    return await _send_page(
+        call, _streamed(media_type, {**_place_headers(places), **more_headers}, coding), encoder, cost
+    )
 
 
 async def fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResponse, list[Part]]:
@@ -201,16 +272,8 @@ async def _records_reply(
     cost: int,
     more_headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    stable = fetched.last_stable_offset if fetched.last_stable_offset >= 0 else fetched.high_watermark
-    places = {
-        "next_offset": found.next_offset,
-        "high_watermark": fetched.high_watermark,
-        "last_stable_offset": stable,
-        "log_start_offset": fetched.log_start_offset,
-        "leader_epoch": fetched.leader_epoch,
-    }
-    headers = {f"X-Raftlog-{name.replace('_', '-').title()}": str(place) for name, place in places.items()}
-    headers |= more_headers
+    places = _places(fetched, found)
+    headers = {**_place_headers(places), **more_headers}
     head, tail = b"", b""
     if not options.lines:
         document = encode(ReadRecords(topic.name, fetched.partition, msgspec.Raw(_RECORDS), **places))
@@ -218,6 +281,21 @@ async def _records_reply(
         head, tail = head + b"[", b"]" + tail
     media_type = NDJSON_TYPE if options.lines else JSON_TYPE
     return await page_reply(call, found, options, cost, media_type, headers, head, tail)
+
+
+def _places(fetched: wire.FetchedPartition, found: Page) -> dict[str, int]:
+    stable = fetched.last_stable_offset if fetched.last_stable_offset >= 0 else fetched.high_watermark
+    return {
+        "next_offset": found.next_offset,
+        "high_watermark": fetched.high_watermark,
+        "last_stable_offset": stable,
+        "log_start_offset": fetched.log_start_offset,
+        "leader_epoch": fetched.leader_epoch,
+    }
+
+
+def _place_headers(places: Mapping[str, int]) -> dict[str, str]:
+    return {f"X-Raftlog-{name.replace('_', '-').title()}": str(place) for name, place in places.items()}
 
 
 async def page_reply(
@@ -235,10 +313,14 @@ async def page_reply(
         body = await call.context.threads.run(cost, PageEncoder(found, options, head=head, tail=tail).next)
         call.context.hold(call.request, len(body))
         return await bulk_reply(call, body, media_type, headers)
-    gzip = accepts_gzip(call.request.headers.get("Accept-Encoding", ""))
-    encoder = PageEncoder(found, options, head=head, tail=tail, gzip=gzip)
-    more = {"Content-Type": media_type, "Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if gzip else {})}
-    return await _send_page(call, web.StreamResponse(headers={**headers, **more}), encoder, cost)
+    coding = coding_of(call.request.headers.get("Accept-Encoding", ""))
+    encoder = PageEncoder(found, options, head=head, tail=tail, coding=coding)
+    return await _send_page(call, _streamed(media_type, headers, coding), encoder, cost)
+
+
+def _streamed(media_type: str, headers: Mapping[str, str], coding: str) -> web.StreamResponse:
+    more = {"Content-Type": media_type, **({"Content-Encoding": coding} if coding else {})}
+    return web.StreamResponse(headers={"Vary": "Accept-Encoding", **headers, **more})
 
 
 def check_of(call: Call, topic_ids: Iterable[bytes]) -> Callable[[], None]:
@@ -254,7 +336,9 @@ def check_of(call: Call, topic_ids: Iterable[bytes]) -> Callable[[], None]:
     return check
 
 
-async def _send_page(call: Call, response: web.StreamResponse, encoder: PageEncoder, cost: int) -> web.StreamResponse:
+async def _send_page(
+    call: Call, response: web.StreamResponse, encoder: PageEncoder | ArrowPageEncoder, cost: int
+) -> web.StreamResponse:
     """Send a page slice by slice: the next one is encoded when the client has taken the one before, in turn with the
     pages of others. A client that reads slowly holds no decoded batch."""
     request, context = call.request, call.context

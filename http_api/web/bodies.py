@@ -19,8 +19,10 @@ import msgspec
 from aiohttp import web
 
 from http_api.service.access import Usage
-from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.errors import CorruptBatch, InvalidRequest, RetriableError
 from raftlog.json_values import JSON_ERRORS, json_refused
+from raftlog.records.compression import ContentTooLarge, decompress
+from raftlog.records.header import Codec
 from raftlog.wire import CONTENT_TYPE, FetchRequest, OffsetsRequest, ProduceRequest, Response, decode_request, encode
 
 from .call import Call
@@ -34,7 +36,7 @@ from .revocation import Revocation
 T = TypeVar("T")
 
 JSON_TYPE = "application/json"
-_ENCODINGS = "gzip, deflate, identity"
+_ENCODINGS = "gzip, zstd, deflate, identity"
 _MOST_GZIP_MEMBERS = 64
 """Each member copies the rest of the body: thousands of empty members would cost work without any output."""
 
@@ -68,7 +70,11 @@ async def read_body(call: Call, most: int | None = None) -> bytes:
         raise _too_large(limit)
     await let_send(request)
     body = await _read_in_time(call, limit)
-    if encoding != "identity":
+    if encoding == "zstd":
+        # A frame says beforehand how much room its content needs at most, so that it is decompressed in one call.
+        body = await context.threads.run(OFFLOAD_BYTES + 1, _decompress_zstd, body, limit)
+        context.hold(request, len(body))
+    elif encoding != "identity":
         body = await _decompress(request, context, Inflater(body, encoding, limit))
     call.check_again()
     return body
@@ -193,11 +199,11 @@ def _content_encoding(request: web.Request) -> str:
     given = ",".join(request.headers.getall("Content-Encoding", ["identity"])).strip().lower()
     if given in {"gzip", "x-gzip"}:
         return "gzip"
-    if given in {"deflate", "identity"}:
+    if given in {"deflate", "zstd", "identity"}:
         return given
     raise ApiError(
         "unsupported_media_type",
-        f"Content-Encoding is {given[:64]!r}; it must be gzip or deflate, once",
+        f"Content-Encoding is {given[:64]!r}; it must be gzip, zstd or deflate, once",
         headers={"Accept-Encoding": _ENCODINGS},
     )
 
@@ -211,6 +217,15 @@ async def _decompress(request: web.Request, context: ApiContext, inflater: Infla
         context.hold(request, len(piece))
         pieces.append(piece)
     return await context.threads.run(sum(map(len, pieces)), b"".join, pieces)
+
+
+def _decompress_zstd(body: bytes, limit: int) -> bytes:
+    try:
+        return bytes(decompress(Codec.ZSTD, memoryview(body), limit))
+    except ContentTooLarge:
+        raise _too_large(limit) from None
+    except CorruptBatch as error:
+        raise InvalidRequest("invalid_request", f"the zstd body is not one frame: {error.detail}"[:300]) from None
 
 
 class Inflater:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from .bodies import JSON_TYPE
 from .call import Call
-from .replies import accepts_gzip
+from .compression import accepts_gzip
 
 
 class StaticDocument:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +17,7 @@ from raftlog.ports import Buffer
 
 from .bodies import JSON_TYPE
 from .call import CALL, Call
+from .compression import coding_of, compressed
 from .context import ApiContext
 from .limits import PIECE_BYTES
 from .revocation import cut_when_revoked
@@ -27,9 +27,7 @@ P = ParamSpec("P")
 
 GZIP_FROM_BYTES = 1024
 """Smaller bodies fit into one packet uncompressed."""
-_GZIP_LEVEL = 1
-"""The fastest level already reduces JSON of records to a fraction."""
-_GZIP_COST = 16
+_COMPRESSION_COST = 16
 """Compressing a byte takes about as long as parsing this number of bytes; larger bodies are compressed in a thread."""
 
 
@@ -60,10 +58,11 @@ async def bulk_reply(
     call: Call, body: bytes, media_type: str = JSON_TYPE, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """Return a larger answer, compressed if the client accepts that."""
-    response = web.Response(content_type=media_type, headers={**(headers or {}), "Vary": "Accept-Encoding"})
-    if len(body) >= GZIP_FROM_BYTES and accepts_gzip(call.request.headers.get("Accept-Encoding", "")):
-        body = await call.context.threads.run(_GZIP_COST * len(body), _gzip, body)
-        response.headers["Content-Encoding"] = "gzip"
+    response = web.Response(content_type=media_type, headers={"Vary": "Accept-Encoding", **(headers or {})})
+    coding = coding_of(call.request.headers.get("Accept-Encoding", "")) if len(body) >= GZIP_FROM_BYTES else ""
+    if coding:
+        body = await call.context.threads.run(_COMPRESSION_COST * len(body), compressed, coding, body)
+        response.headers["Content-Encoding"] = coding
     response.body = body
     return response
 
@@ -128,17 +127,3 @@ async def write_in_time(response: web.StreamResponse, context: ApiContext, data:
 def write_deadline(context: ApiContext, size: int) -> float:
     """Return the seconds that a client has to read this many bytes."""
     return context.limits.write_timeout_s + size / context.limits.write_min_bytes_per_s
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether an `Accept-Encoding` header names gzip (RFC 9110, 12.5.3)."""
-    for choice in accept_encoding.lower().split(","):
-        name, _, parameters = choice.partition(";")
-        if name.strip() in {"gzip", "x-gzip"}:
-            return parameters.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-    return False
-
-
-def _gzip(body: bytes) -> bytes:
-    compressor = zlib.compressobj(_GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
-    return compressor.compress(body) + compressor.flush()

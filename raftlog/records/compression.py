@@ -56,6 +56,10 @@ _ZSTD_RLE, _ZSTD_COMPRESSED, _ZSTD_RESERVED = 1, 2, 3
 _GZIP_CONTAINER = 16 + zlib.MAX_WBITS
 
 
+class ContentTooLarge(CorruptBatch):
+    """The block announces more content than is allowed."""
+
+
 def compress(codec: Codec, data: Buffer) -> memoryview:
     """Return `data` as one block of this codec; `data` itself for `Codec.NONE`."""
     return memoryview(data if codec == Codec.NONE else _COMPRESS[codec](data))
@@ -71,7 +75,7 @@ def decompress(codec: Codec, block: memoryview, max_bytes: int) -> memoryview:
     try:
         room, exact = _room(codec, block)
         if room > max_bytes and exact:
-            raise CorruptBatch(f"the payload has {room} bytes when decompressed; at most {max_bytes} are allowed")
+            raise ContentTooLarge(f"the payload has {room} bytes when decompressed; at most {max_bytes} are allowed")
         if codec == Codec.NONE:
             return block
         return _decompress_into(codec, block, min(room, max_bytes), exact)

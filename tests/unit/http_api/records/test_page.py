@@ -204,5 +204,5 @@ def test_a_large_page_is_encoded_in_bounded_pieces_and_the_same_after_a_pause(li
     assert pieces(found, chosen, forgetful=True) == whole
     records = b"".join(whole).splitlines() if lines else msgspec.json.decode(b"[" + b"".join(whole) + b"]")
     assert len(records) == 10_020 == found.records
-    packed = b"".join(pieces(found, chosen, gzip=True))
+    packed = b"".join(pieces(found, chosen, coding="gzip"))
     assert gzip.decompress(packed) == b"".join(whole)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from http_api.web.compression import accepts_gzip
 from http_api.web.hosts import HostPolicy, host_name
 from http_api.web.negotiation import negotiate
-from http_api.web.replies import accepts_gzip
 from raftlog.errors import InvalidRequest
 
 POLICY = HostPolicy.of(["node1.example.org:9640", "10.0.0.5", "::5", "[2001:DB8:0::7]:80"], ["https://console.example"])
