@@ -74,7 +74,8 @@ _decode_strings = msgspec.json.Decoder(list[str | None]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_binary = msgspec.json.Decoder(Binary).decode
 
-_QUOTE, _BRACE, _BRACKET, _N = b'"{[n'
+_QUOTE, _BRACE, _N = b'"{n'
+_EMBEDDED_FIRST = b"{["
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 
@@ -152,13 +153,27 @@ def show_base64(value: bytes | None) -> Shown:
 
 
 def show_auto(value: bytes | None) -> Shown:
-    if not value or value[0] not in (_BRACE, _BRACKET):
+    if not value or value[0] not in _EMBEDDED_FIRST:
         return show_text(value)
     embedded = _embedded(value)
     return show_text(value) if embedded is None else embedded
 
 
 FORMATS: Mapping[str, Show] = {"auto": show_auto, "text": show_text, "json": show_json, "base64": show_base64}
+
+
+def show_column(show: Show, values: Sequence[bytes | None]) -> Sequence[Shown]:
+    """Return what one of the formats shows for each value; plain text costs no call per value."""
+    if values.count(None) == len(values):
+        return values  # type: ignore[return-value]  # they are all None
+    try:
+        if show is show_text:
+            return [None if value is None else value.decode() for value in values]
+        if show is show_auto:
+            return [show(value) if not value or value[0] in _EMBEDDED_FIRST else value.decode() for value in values]
+    except UnicodeDecodeError:
+        pass  # some are not text: each is looked at alone
+    return list(map(show, values))
 
 
 def _embedded(value: bytes) -> msgspec.Raw | Binary | None:

@@ -4,8 +4,9 @@ A reader may ask for an offset inside a batch, but batches are stored and fetche
 out here. So are control batches, which hold no user records, and with `read_committed` the records of aborted
 transactions (S13). A corrupt batch ends the page before it; if it is the first, the reader gets an error.
 
-A page is planned first, from the sizes of its records, and encoded slice by slice as its reader takes it: a few hundred
-stored bytes may be a hundred megabytes of JSON, so a reader that does not read holds the stored bytes and one slice.
+A page is planned first, from the sizes of its batches and records, and encoded slice by slice as its reader takes it: a
+few hundred stored bytes may be a hundred megabytes of JSON, so a reader that does not read holds the stored bytes and
+one slice.
 
 Pure, and safe to run in a thread.
 """
@@ -23,7 +24,7 @@ import msgspec
 from http_api.web.compression import compressor
 from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
-from raftlog.json_values import Show, Shown
+from raftlog.json_values import Show, Shown, show_column
 from raftlog.ports import Buffer, FileRegion, Part
 from raftlog.records.batch import Codec, RecordBatch, check_crc, parse_header, split_batches
 from raftlog.wire import AbortedBatches, AbortedRange
@@ -86,8 +87,8 @@ def native_rows(show_key: Show, show_value: Show) -> Rows:
                 ReadRecord,
                 columns.offsets[chosen],
                 columns.timestamps_ms[chosen],
-                map(show_key, columns.keys[chosen]),
-                map(show_value, columns.values[chosen]),
+                show_column(show_key, columns.keys[chosen]),
+                show_column(show_value, columns.values[chosen]),
                 [_headers(pairs, show_value) if pairs else () for pairs in columns.headers[chosen]],
             )
         )
@@ -95,7 +96,7 @@ def native_rows(show_key: Show, show_value: Show) -> Rows:
     return rows
 
 
-class Slice(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True):
     """Some consecutive records of a stored batch, by their places in it."""
 
     batch: Buffer
@@ -103,6 +104,14 @@ class Slice(msgspec.Struct, frozen=True):
     end: int
     next_offset: int
     """The offset behind its last record: that of the next record of its batch, or the batch's end."""
+    size: int
+    """Bytes of their keys, values and headers."""
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether they are encoded at once: a call that encodes holds the GIL."""
+        count = self.end - self.start
+        return count <= 1 or (count <= SLICE_RECORDS and self.size <= SLICE_BYTES)
 
 
 class Page(msgspec.Struct):
@@ -114,7 +123,13 @@ class Page(msgspec.Struct):
     """Bytes of keys, values and headers."""
     hidden: bool = False
     """Whether it ends before a record that the reader's format cannot show."""
-    slices: list[Slice] = []
+    runs: list[Run] = []
+    """Its records; each run is of another batch."""
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether the page is encoded at once."""
+        return not self.runs or (len(self.runs) == 1 and self.runs[0].is_slice)
 
 
 class PageEncoder:
@@ -128,22 +143,25 @@ class PageEncoder:
     ) -> None:
         """`coding`: the content coding (`web/compression.py`); empty: none."""
         self._options = options
-        self._slices = deque(plan.slices)
+        self._runs = deque(plan.runs)
         self._head, self._tail = head, tail
         self._compressor = compressor(coding) if coding else None
         self._separator = b""
         self._decoded: Columns | None = None
         self.ended = False
         """Whether everything was returned."""
+        self.last: Run | None = None
+        """The records of the piece that was returned last."""
 
     def next(self) -> bytes:
         """Return the next piece: a slice, with the head or the tail where it is the first or the last."""
         head, self._head = self._head, b""
-        records = self._encode(self._slices.popleft()) if self._slices else b""
+        self.last = self._next_slice() if self._runs else None
+        records = self._encode(self.last) if self.last is not None else b""
         piece = head + self._separator + records if records else head
         if records and not self._options.lines:
             self._separator = b","
-        self.ended = not self._slices
+        self.ended = not self._runs
         if self.ended:
             piece += self._tail
             self.forget()
@@ -156,17 +174,29 @@ class PageEncoder:
         """Drop the decoded batch, because the reader does not read: it is decoded again for its next slice."""
         self._decoded = None
 
-    def _encode(self, part: Slice) -> bytes:
-        decoded = self._decoded
-        if decoded is None or decoded.stored is not part.batch:
-            decoded = self._decoded = _decode(part.batch)
+    def _next_slice(self) -> Run:
+        """Remove the next slice from what is left."""
+        run = self._runs.popleft()
+        if run.is_slice:
+            return run
+        first, *rest = _slices(self._columns_of(run.batch), run)
+        self._runs.extendleft(reversed(rest))
+        return first
+
+    def _encode(self, part: Run) -> bytes:
         options = self._options
-        records = options.rows(decoded, slice(part.start, part.end))
+        records = options.rows(self._columns_of(part.batch), slice(part.start, part.end))
         return _encoder.encode_lines(records) if options.lines else _encoder.encode(records)[1:-1]
+
+    def _columns_of(self, batch: Buffer) -> Columns:
+        decoded = self._decoded
+        if decoded is None or decoded.stored is not batch:
+            decoded = self._decoded = _decode(batch)
+        return decoded
 
 
 def _decode(stored: Buffer) -> Columns:
-    batch = RecordBatch(stored)
+    batch = RecordBatch(stored, crc_checked=True)
     return Columns(stored, batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(), batch.headers())
 
 
@@ -232,7 +262,21 @@ def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[Ab
 
 def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
     """Add a stored batch's records to the page. Returns False if it is full."""
-    batch = RecordBatch(stored)
+    batch = RecordBatch(stored, crc_checked=True)
+    count, size = batch.header.record_count, batch.payload_bytes
+    if (
+        options.can_show is None
+        and options.end_offset is None
+        and batch.header.base_offset >= result.next_offset
+        and count <= options.max_records - result.records
+        and size <= options.max_bytes - result.size
+    ):  # All of it, which its header tells: its records are not decoded before they are encoded.
+        if count:
+            result.runs.append(Run(stored, 0, count, batch.header.end_offset, size))
+        result.records += count
+        result.size += size
+        result.next_offset = batch.header.end_offset
+        return result.records < options.max_records and result.size < options.max_bytes
     offsets = batch.offsets()
     keys, values, headers = batch.keys(), batch.values(), batch.headers()
     first = bisect_left(offsets, result.next_offset)
@@ -246,12 +290,12 @@ def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
     if options.can_show is not None:
         shown = _shown(options.can_show, keys[first : first + count], values[first : first + count])
         result.hidden, count = shown < count, shown
-    result.slices += [
-        Slice(stored, start, end, offsets[end] if end < len(offsets) else batch.header.end_offset)
-        for start, end in _slices(sizes[:count], first)
-    ]
-    result.records += count
-    result.size += sizes[count - 1] if count else 0
+    if count:
+        end = first + count
+        next_offset = offsets[end] if end < len(offsets) else batch.header.end_offset
+        result.runs.append(Run(stored, first, end, next_offset, sizes[count - 1]))
+        result.records += count
+        result.size += sizes[count - 1]
     if first + count < len(offsets):
         result.next_offset = offsets[first + count]
         return False
@@ -274,13 +318,16 @@ def _size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, b
     return size + sum(len(name) + len(text or b"") for name, text in headers) if headers else size
 
 
-def _slices(sizes: list[int], first: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of records, bounded in number and bytes: a call that encodes holds the GIL."""
+def _slices(columns: Columns, run: Run) -> Iterator[Run]:
+    """Cut a run into slices."""
+    first, chosen = run.start, slice(run.start, run.end)
+    sizes = list(accumulate(map(_size, columns.keys[chosen], columns.values[chosen], columns.headers[chosen])))
     start, before = 0, 0
     while start < len(sizes):
         end = min(max(start + 1, bisect_right(sizes, before + SLICE_BYTES, lo=start)), start + SLICE_RECORDS)
         end = min(end, len(sizes))
-        yield first + start, first + end
+        next_offset = run.next_offset if end == len(sizes) else columns.offsets[first + end]
+        yield Run(run.batch, first + start, first + end, next_offset, sizes[end - 1] - before)
         start, before = end, sizes[end - 1]
 
 

@@ -309,7 +309,7 @@ async def page_reply(
     tail: bytes = b"",
 ) -> web.StreamResponse:
     """Answer a page between a head and a tail: a large one slice by slice."""
-    if len(found.slices) <= 1:
+    if found.is_slice:
         body = await call.context.threads.run(cost, PageEncoder(found, options, head=head, tail=tail).next)
         call.context.hold(call.request, len(body))
         return await bulk_reply(call, body, media_type, headers)

@@ -59,7 +59,6 @@ class PageStream:
         """Raises `RaftlogError` (`internal_error`) if the first batch is corrupt."""
         self._plan = page(batches, offset, options, aborted)
         self._encoder = PageEncoder(self._plan, options)
-        self._place = 0
 
     @property
     def next_offset(self) -> int:
@@ -68,19 +67,20 @@ class PageStream:
 
     def is_over(self) -> bool:
         """Return whether all records were returned."""
-        return self._place >= len(self._plan.slices)
+        return not self._plan.runs or self._encoder.ended
 
     def next(self) -> EncodedRecords:
         """Return the next piece: the records of several small batches together."""
         encoded: list[bytes] = []
-        count = size = 0
+        count = size = following = 0
         while not self.is_over() and size < SLICE_BYTES and count < SLICE_RECORDS:
-            part = self._plan.slices[self._place]
-            self._place += 1
             encoded.append(self._encoder.next())
+            part = self._encoder.last
+            assert part is not None, "there are records"
             count += part.end - part.start
             size += len(encoded[-1])
-        following = self.next_offset if self.is_over() else self._plan.slices[self._place - 1].next_offset
+            following = part.next_offset
+        following = self.next_offset if self.is_over() else following
         return EncodedRecords(b"[" + b"".join(encoded).removeprefix(b",") + b"]", count, following)
 
     def forget(self) -> None:

@@ -244,6 +244,19 @@ class RecordBatch:
         """The unpacked and still unchecked payload; None for a control batch."""
         return self._columns
 
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of keys, values and headers together, without decoding them."""
+        found = self._columns
+        if found is None:
+            return 0
+        columns = [found.values]
+        if found.keys is not None:
+            columns.append(found.keys)
+        if found.headers is not None:
+            columns += [found.headers.keys, found.headers.values]
+        return sum(column.data.nbytes for column in columns)
+
     def values(self) -> list[bytes | None]:
         """Return the records' values."""
         if self._columns is None:

@@ -13,6 +13,7 @@ Pure, and safe to run in a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -145,17 +146,18 @@ def rows_of(topic: str, partition: int, embedded: str) -> Rows:
     show = _SHOW[embedded]
 
     def rows(columns: Columns, chosen: slice) -> list[Any]:
-        return [
-            RecordOut(topic, show(key), show(value), partition, offset, timestamp_ms, _headers_out(headers))
-            for key, value, offset, timestamp_ms, headers in zip(
-                columns.keys[chosen],
-                columns.values[chosen],
+        return list(
+            map(
+                RecordOut,
+                repeat(topic),
+                show(columns.keys[chosen]),
+                show(columns.values[chosen]),
+                repeat(partition),
                 columns.offsets[chosen],
                 columns.timestamps_ms[chosen],
-                columns.headers[chosen],
-                strict=True,
+                [_headers_out(headers) if headers else () for headers in columns.headers[chosen]],
             )
-        ]
+        )
 
     return rows
 
@@ -166,15 +168,19 @@ def can_show(embedded: str) -> Callable[[bytes | None], bool] | None:
 
 
 def _headers_out(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[HeaderOut]:
-    return [HeaderOut(name, value) for name, value in headers] if headers else ()
+    return [HeaderOut(name, value) for name, value in headers]
 
 
-def _show_json(value: bytes | None) -> msgspec.Raw | None:
-    return None if value is None else msgspec.Raw(value)
+def _show_binary(values: Sequence[bytes | None]) -> Sequence[Any]:
+    return values
 
 
-def _show_text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+def _show_json(values: Sequence[bytes | None]) -> Sequence[Any]:
+    return [None if value is None else msgspec.Raw(value) for value in values]
+
+
+def _show_text(values: Sequence[bytes | None]) -> Sequence[Any]:
+    return [None if value is None else value.decode() for value in values]
 
 
 def _is_json(value: bytes | None) -> bool:
@@ -195,5 +201,9 @@ def _is_text(value: bytes | None) -> bool:
         return False
 
 
-_SHOW: Mapping[str, Callable[[bytes | None], Any]] = {BINARY: lambda value: value, JSON: _show_json, TEXT: _show_text}
+_SHOW: Mapping[str, Callable[[Sequence[bytes | None]], Sequence[Any]]] = {
+    BINARY: _show_binary,
+    JSON: _show_json,
+    TEXT: _show_text,
+}
 _CAN_SHOW: Mapping[str, Callable[[bytes | None], bool] | None] = {BINARY: None, JSON: _is_json, TEXT: _is_text}

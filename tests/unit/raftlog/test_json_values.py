@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import InvalidRequest
-from raftlog.json_values import FORMATS, MAX_SHOWN_DEPTH, value_bytes
+from raftlog.json_values import FORMATS, MAX_SHOWN_DEPTH, show_column, value_bytes
 from raftlog.json_values import encode as encode_json
 
 
@@ -136,3 +136,17 @@ def test_brackets_in_strings_are_no_nesting() -> None:
     assert shown(text, "auto") == msgspec.json.decode(text)
     flat = encode_json([[] for _ in range(500)])
     assert shown(flat, "auto") == msgspec.json.decode(flat)
+
+
+@pytest.mark.parametrize("how", FORMATS)
+@given(
+    st.lists(
+        st.none()
+        | st.binary(max_size=8)
+        | st.text(max_size=8).map(str.encode)
+        | st.sampled_from([b"{}", b"[1]", b"null", b'{"base64":"AA=="}', b"{", b"\xff"])
+    )
+)
+def test_a_column_is_shown_as_its_values_are(how: str, values: list[bytes | None]) -> None:
+    column = show_column(FORMATS[how], values)
+    assert encode_json(list(column)) == encode_json([FORMATS[how](value) for value in values])
