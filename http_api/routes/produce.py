@@ -8,9 +8,13 @@ native clients expect it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -18,10 +22,11 @@ from aiohttp import web
 from http_api.records.identities import Identity, Nobody
 from http_api.records.pack import PackedBatch, Target, pack
 from http_api.records.parse import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
+from http_api.records.together import Appended, join_columns, part_of
 from http_api.web.bodies import JSON_TYPE, content_type, raw_reply, read_body, read_message
 from http_api.web.call import Call
-from http_api.web.context import ApiContext
-from http_api.web.limits import OFFSETS_LISTED, SLICE_RECORDS
+from http_api.web.context import WRITE, ApiContext, outcome_unknown
+from http_api.web.limits import GATHERED_BODY_BYTES, OFFSETS_LISTED, SLICE_RECORDS
 from http_api.web.preferences import applied, wait_ms
 from http_api.web.problems import check_parts, error_member, error_of
 from http_api.web.query import integer, timestamp
@@ -31,7 +36,7 @@ from http_api.web.tracing import trace_of_request
 from raftlog import json_values as codec
 from raftlog.api.records import ProducedBatch, ProducedRecords, RecordPosition
 from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import Acks, TopicPartition, TopicRecord
 from raftlog.trace_context import with_trace
 from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, split_body
@@ -91,31 +96,91 @@ async def produce_records(call: Call) -> web.StreamResponse:
         target = msgspec.structs.replace(target, sticky=sticky_of(key, target.topic))
     body = await read_body(call)
 
-    identity: Identity = producer or Nobody()
-    if key is not None:
-        identity = keyed_request(call, target.topic, key, media_type, body)
-    packed = await parse_and_pack(call, body, lambda: _parse(media_type, body, options), target, identity)
-    if (expected >= 0 or producer is not None) and len(packed) != 1:
-        raise InvalidRequest(
-            "invalid_request",
-            f"with If-Match or producer_id, the records must be one batch of one partition, not {len(packed)}",
-        )
-    answer = await append(call, target.topic, packed, acks, timeout_ms, expected)
+    parse = partial(_parse, media_type, body, options)
+    if key is None and producer is None and expected < 0:
+        appended = await append_records(call, body, parse, target, acks, timeout_ms)
+    else:
+        identity: Identity = producer or Nobody()
+        if key is not None:
+            identity = keyed_request(call, target.topic, key, media_type, body)
+        packed = await parse_and_pack(call, body, parse, target, identity)
+        if (expected >= 0 or producer is not None) and len(packed) != 1:
+            raise InvalidRequest(
+                "invalid_request",
+                f"with If-Match or producer_id, the records must be one batch of one partition, not {len(packed)}",
+            )
+        answer = await append(call, target.topic, packed, acks, timeout_ms, expected)
+        appended = Appended(packed, answer.partitions)
     if acks is Acks.NONE:
-        return json_reply(_sent(target.topic, packed), status=202)
-    batches = [_outcome(one, told) for one, told in zip(packed, answer.partitions, strict=True)]
-    check_log_end(answer.partitions)
-    check_parts("batches", batches, answer.partitions)  # a retry of the whole would append the successful ones again
+        return json_reply(_sent(target.topic, appended.batches), status=202)
+    batches = [_outcome(one, told) for one, told in zip(appended.batches, appended.told, strict=True)]
+    check_log_end(appended.told)
+    check_parts("batches", batches, appended.told)  # a retry of the whole would append the successful ones again
     count = sum(batch.record_count for batch in batches)
     document = ProducedRecords(target.topic.name, count, batches)
     headers = applied(preferred_ms or None)
-    if len(packed) == 1:
-        headers["ETag"] = f'"{answer.partitions[0].base_offset + count}"'
+    if len(appended.told) == 1:
+        headers["ETag"] = f'"{appended.told[0].base_offset + count}"'
     if listed == "ranges" or (listed == "auto" and count > OFFSETS_LISTED):
         return json_reply(document, headers=headers)
-    response = await encoded_reply(call, _POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
+    response = await encoded_reply(call, _POSITION_COST * count, _with_offsets, document, appended)
     response.headers.update(headers)
     return response
+
+
+async def append_records(
+    call: Call,
+    body: bytes,
+    parse: Callable[[], RecordColumns],
+    target: Target,
+    acks: Acks,
+    timeout_ms: int,
+) -> Appended:
+    """Append the records of a body, of which `parse` makes columns. Small requests of a caller that arrive while others
+    are appended share a batch with them. Raises `InvalidRequest` before anything is appended."""
+    if len(body) > GATHERED_BODY_BYTES or acks is Acks.NONE:
+        packed = await parse_and_pack(call, body, parse, target)
+        return Appended(packed, (await append(call, target.topic, packed, acks, timeout_ms)).partitions)
+    columns = _traced(call, parse)()
+    kind = (call.caller, target.topic.topic_id, target.partition, acks, timeout_ms)
+    small = _Small(call, columns, target, acks, timeout_ms)
+    appended: Appended = await call.context.appends.join(kind, small, _append_together)
+    return appended
+
+
+class _Small(NamedTuple):
+    """A small request. Those that share an append differ in call and columns, and perhaps in the target's sticky
+    partition."""
+
+    call: Call
+    columns: RecordColumns
+    target: Target
+    acks: Acks
+    timeout_ms: int
+
+
+async def _append_together(requests: list[_Small]) -> Sequence[Appended | RaftlogError]:
+    """Append the records of several requests in shared batches. One that cannot be packed fails alone (S11)."""
+    call, _, target, acks, timeout_ms = requests[-1]
+    columns = join_columns([one.columns for one in requests]) if len(requests) > 1 else requests[0].columns
+    try:
+        packed = await _pack_columns(call, 0, lambda: columns, target)
+    except RaftlogError as error:
+        if len(requests) == 1:
+            return [error]
+        return [outcome for one in requests for outcome in await _append_together([one])]
+    for one in requests:
+        one.call.request[WRITE] = asyncio.current_task()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000 + GRACE_S):
+            answer = await _produced(call, target.topic, packed, acks, timeout_ms)
+    except TimeoutError:
+        raise outcome_unknown(timeout_ms / 1000 + GRACE_S) from None
+    appended = Appended(packed, answer.partitions)
+    if len(requests) == 1:
+        return [appended]
+    counts = [len(one.columns) for one in requests]
+    return [part_of(appended, end - count, count) for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
 async def append(
@@ -128,6 +193,18 @@ async def append(
 ) -> ProduceResponse:
     """Append batches to a topic. It completes whatever becomes of the client. The answer has an entry for each batch,
     which may be an error. `expected_end_offset`: the offset that the only batch must get; -1: any."""
+    appended = _produced(call, topic, packed, acks, timeout_ms, expected_end_offset)
+    return await call.context.finish(appended, timeout_ms / 1000 + GRACE_S, holder=call.request)
+
+
+def _produced(
+    call: Call,
+    topic: TopicRecord,
+    packed: Sequence[PackedBatch],
+    acks: Acks,
+    timeout_ms: int,
+    expected_end_offset: int = -1,
+) -> Coroutine[Any, Any, ProduceResponse]:
     sent = ProduceRequest(
         correlation_id=0,
         acks=acks,
@@ -143,8 +220,7 @@ async def append(
             for one in packed
         ],
     )
-    appended = call.partitions.produce(sent, [memoryview(one.batch) for one in packed])
-    return await call.context.finish(appended, timeout_ms / 1000 + GRACE_S, holder=call.request)
+    return call.partitions.produce(sent, [memoryview(one.batch) for one in packed])
 
 
 async def produce_batches(call: Call) -> web.StreamResponse:
@@ -165,17 +241,37 @@ async def parse_and_pack(
     """Return the batches of a body, of which `parse` makes columns. If a record names a partition unknown here, the
     view catches up first. The records carry the trace of the request, unless they carry another. Raises
     `InvalidRequest`."""
-    context = call.context
+    return await _pack_columns(call, 4 * len(body), _traced(call, parse), target, identity)
+
+
+def _traced(call: Call, parse: Callable[[], RecordColumns]) -> Callable[[], RecordColumns]:
+    """Return `parse` for records that carry the trace of the request, unless they carry another."""
     trace = trace_of_request(call.request)
+    if trace is None:
+        return parse
+
+    def traced() -> RecordColumns:
+        columns = parse()
+        columns.headers = [with_trace(headers, trace) for headers in columns.headers]
+        return columns
+
+    return traced
+
+
+async def _pack_columns(
+    call: Call,
+    cost: int,
+    columns: Callable[[], RecordColumns],
+    target: Target,
+    identity: Identity | None = None,
+) -> list[PackedBatch]:
+    context = call.context
 
     def batches(target: Target) -> list[PackedBatch]:
-        columns = parse()
-        if trace is not None:
-            columns.headers = [with_trace(headers, trace) for headers in columns.headers]
-        return pack(columns, target, context.clock_ms(), identity or Nobody())
+        return pack(columns(), target, context.clock_ms(), identity or Nobody())
 
     try:
-        return await context.threads.run(4 * len(body), batches, target)
+        return await context.threads.run(cost, batches, target)
     except InvalidRequest as error:
         if error.code != "unknown_partition":
             raise
@@ -184,7 +280,7 @@ async def parse_and_pack(
         if topic is None or topic.partition_count == target.topic.partition_count:
             raise
     grown = msgspec.structs.replace(target, topic=topic)
-    return await context.threads.run(4 * len(body), batches, grown)
+    return await context.threads.run(cost, batches, grown)
 
 
 def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumns:
@@ -302,11 +398,11 @@ def _outcome(packed: PackedBatch, told: ProducedPartition) -> ProducedBatch:
     return ProducedBatch(packed.partition, count, told.base_offset, appended_at)
 
 
-def _with_offsets(document: ProducedRecords, packed: Sequence[PackedBatch], told: Sequence[ProducedPartition]) -> bytes:
+def _with_offsets(document: ProducedRecords, appended: Appended) -> bytes:
     """Return the answer with partition and offset of every record, in the order of the request."""
     count = document.record_count
     positions: list[RecordPosition | None] = [None] * count
-    for one, partition in zip(packed, told, strict=True):
+    for one, partition in zip(appended.batches, appended.told, strict=True):
         for offset, index in enumerate(one.records, partition.base_offset):
             positions[index] = RecordPosition(one.partition, offset)
     # In slices: a call that encodes holds the GIL.

@@ -28,8 +28,9 @@ from raftlog.system.futures import future_of
 from raftlog.system.runtime import call_on
 
 from .connections import Connections
+from .gathering import Gathering
 from .hosts import HostPolicy
-from .limits import OFFLOAD_BYTES, Limits
+from .limits import GATHERED_REQUESTS, OFFLOAD_BYTES, Limits
 from .patience import Patience
 
 P = ParamSpec("P")
@@ -58,6 +59,11 @@ def wall_ms() -> int:
 
 
 Refuse = Callable[[web.BaseRequest, RaftlogError, str], web.Response | None]
+
+
+def outcome_unknown(after_s: float) -> RetriableError:
+    """Return the error of a change that the broker has not decided in time."""
+    return RetriableError("request_timed_out", f"the outcome is unknown after {after_s:.0f} s")
 
 
 class CodecThreads:
@@ -144,6 +150,8 @@ class ApiContext:
         self.exposition = Exposition(self._numbers)
         """The text of this node's metrics."""
         self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
+        self.appends: Gathering[Any, Any] = Gathering(GATHERED_REQUESTS, self._begin)
+        """Small appends, which share a batch (`routes/produce.py`)."""
         self.decisions = Patience(DECISION_TIMEOUT_S)
         """Changes that the broker has begun to propose to the quorum."""
         self.log = structlog.get_logger(__name__).bind()
@@ -278,15 +286,9 @@ class ApiContext:
         Raises the change's own errors, and `RetriableError("request_timed_out")` after `within_s` seconds: a bound for
         a broker that has lost the request, far beyond the broker's own deadline.
         """
-        most = self.limits.max_concurrent_requests
-        if len(self._writes) >= most:  # There may be more than requests: some have lost their clients.
-            write.close()
-            raise RetriableError("overloaded", f"{most} requests are in progress, some of disconnected clients")
-        task = asyncio.get_running_loop().create_task(write)
-        self._writes.add(task)
+        task = self._begin(write)
         if holder is not None:
             holder[WRITE] = task
-        task.add_done_callback(self._write_done)
         try:
             async with asyncio.timeout(within_s):
                 return await asyncio.shield(task)
@@ -294,7 +296,18 @@ class ApiContext:
             if task.done():
                 return task.result()  # Both completed in one iteration of the event loop.
             task.cancel()
-            raise RetriableError("request_timed_out", f"the outcome is unknown after {within_s:.0f} s") from None
+            raise outcome_unknown(within_s) from None
+
+    def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin a change that completes whatever becomes of clients. Raises `RetriableError("overloaded")`."""
+        most = self.limits.max_concurrent_requests
+        if len(self._writes) >= most:  # There may be more than requests: some have lost their clients.
+            write.close()
+            raise RetriableError("overloaded", f"{most} requests are in progress, some of disconnected clients")
+        task = asyncio.get_running_loop().create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._write_done)
+        return task
 
     async def decided(self, ask: Callable[[Answer[T]], None]) -> T:
         """Return what `ask` passes to its callback, or raise it if it is an error. The change completes even if the
@@ -339,6 +352,7 @@ class ApiContext:
         for task in list(self._writes):
             task.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
+        self.appends.close()
         await self.exposition.close()
         self.decisions.close()
         self.threads.close()

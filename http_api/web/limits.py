@@ -47,6 +47,13 @@ MAX_RECORDS_PER_REQUEST = 200_000
 """The smallest records are 12 bytes of JSON: without a bound one body would create a million and a half objects, and
 each full garbage collection, which blocks the event loop, would visit them all."""
 
+GATHERED_BODY_BYTES = 4 * KIB
+"""Up to this size, the records of a produce request may share an append with those of other requests: above it the cost
+of an append is small beside that of the records."""
+
+GATHERED_REQUESTS = 64
+"""The maximum number of such requests in an append: together they are packed on the event loop."""
+
 OFFSETS_LISTED = 1_000
 """Up to this number of records the answer to a produce request lists every offset, unless the request says
 otherwise."""

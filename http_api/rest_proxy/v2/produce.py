@@ -7,14 +7,12 @@ an error, and the answer is still 200: so it is in all REST proxies, and clients
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from aiohttp import web
 
-from http_api.records.pack import PackedBatch
+from http_api.records.together import Appended
 from http_api.rest_proxy.errors import error_code_of_record
-from http_api.routes.produce import append, parse_and_pack, target_in
+from http_api.routes.produce import append_records, target_in
 from http_api.web.bodies import read_body
 from http_api.web.call import Call
 from http_api.web.limits import SLICE_RECORDS
@@ -24,7 +22,6 @@ from http_api.web.topics import partition_of, topic_of
 from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS
 from raftlog.json_values import encode
 from raftlog.model import Acks
-from raftlog.wire import ProducedPartition
 
 from .embedded import parse
 from .media_types import answer_type, format_of_body
@@ -65,16 +62,17 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     embedded = format_of_body(call)
     target = target_in(call, topic_of(call), partition)
     body = await read_body(call)
-    packed = await parse_and_pack(call, body, lambda: parse(body, embedded, partition), target)
-    answer = await append(call, target.topic, packed, Acks.ALL, DEFAULT_PRODUCE_TIMEOUT_MS)
-    count = sum(len(one.records) for one in packed)
-    told = await call.context.threads.run(_ENTRY_COST * count, _outcomes, count, packed, answer.partitions)
+    appended = await append_records(
+        call, body, lambda: parse(body, embedded, partition), target, Acks.ALL, DEFAULT_PRODUCE_TIMEOUT_MS
+    )
+    count = sum(len(one.records) for one in appended.batches)
+    told = await call.context.threads.run(_ENTRY_COST * count, _outcomes, count, appended)
     return await bulk_reply(call, told, media_type)
 
 
-def _outcomes(count: int, packed: Sequence[PackedBatch], told: Sequence[ProducedPartition]) -> bytes:
+def _outcomes(count: int, appended: Appended) -> bytes:
     entries: list[RecordOutcome | None] = [None] * count
-    for one, partition in zip(packed, told, strict=True):
+    for one, partition in zip(appended.batches, appended.told, strict=True):
         error = error_of(partition)
         if error is not None:
             failed = RecordOutcome(None, None, error_code_of_record(error), error.detail)

@@ -14,11 +14,12 @@ import pytest
 import pytest_asyncio
 
 from http_api.routes import produce
+from http_api.web import gathering
 from raftlog.model import TopicPartition
 from raftlog.partitioner import partition_for_key
 from raftlog.records.batch import Record, RecordBatch
 from tests.support.client.fake_broker import FakeBroker
-from tests.support.http.api_client import Api, eventually, running_api
+from tests.support.http.api_client import Answer, Api, eventually, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -253,3 +254,42 @@ async def test_a_topic_created_again_is_another_topic(api: Api) -> None:
     after = api.broker.view.topic("t")
     assert before is not None and after is not None and before.topic_id != after.topic_id
     assert api.broker.logs[TopicPartition(before.topic_id, 0)].batches == []
+
+
+async def together(api: Api, monkeypatch: pytest.MonkeyPatch, requests: list[list[dict[str, Any]]]) -> list[Answer]:
+    """The answers to requests that arrive while another is appended."""
+    monkeypatch.setattr(gathering, "PATIENCE_S", 600.0)
+    api.broker.hang.clear()
+    first = asyncio.create_task(api.post(RECORDS, {"records": [{"value": "first", "partition": 0}]}))
+    await eventually(lambda: len(api.broker.produced) == 1)
+    rest = []
+    for number, records in enumerate(requests, start=2):
+        rest.append(asyncio.create_task(api.post(RECORDS, {"records": records})))
+        await eventually(lambda number=number: api.context.requests_under_way == number)
+    api.broker.hang.set()
+    assert (await first).status == 200
+    return [await one for one in rest]
+
+
+async def test_small_requests_that_arrive_together_share_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [[{"value": f"{n} {row}", "partition": row % 2} for row in range(n)] for n in (1, 2, 3)]
+    answers = await together(api, monkeypatch, requests)
+    assert [[(one["partition"], one["offset"]) for one in answer.document["offsets"]] for answer in answers] == [
+        [(0, 1)],
+        [(0, 2), (1, 0)],
+        [(0, 3), (1, 1), (0, 4)],
+    ]
+    assert [one["base_offset"] for one in answers[2].document["batches"]] == [3, 1]
+    assert [record.value for record in stored(api)] == [b"first", b"1 0", b"2 0", b"3 0", b"3 2"]
+    assert [len(request.partitions) for request in api.broker.produced] == [1, 2], "one append for all three"
+
+
+async def test_a_bad_request_among_those_that_arrive_together_fails_alone(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S11."""
+    good, bad = [{"value": "good", "partition": 0}], [{"value": "bad", "partition": 9}]
+    answers = await together(api, monkeypatch, [good, bad, good])
+    assert [answer.status for answer in answers] == [200, 404, 200]
+    assert answers[1].document["code"] == "unknown_partition"
+    assert [record.value for record in stored(api)] == [b"first", b"good", b"good"]
