@@ -7,28 +7,32 @@ in their own answers. Text that is not JSON ends the stream, because nothing tel
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, NamedTuple
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
 from http_api.records.json_stream import ObjectSplitter
+from http_api.records.pack import PackedBatch
 from http_api.rest_proxy.errors import V3_CODES, RestRefusal, error_code_of_record, status_and_code
 from http_api.routes.produce import append, target_in
 from http_api.web.bodies import JSON_TYPE, body_pieces, content_type, read_json
 from http_api.web.call import Call
-from http_api.web.limits import MAX_RECORD_JSON_BYTES
+from http_api.web.limits import MAX_RECORD_JSON_BYTES, SLICE_RECORDS
 from http_api.web.problems import error_of
 from http_api.web.replies import json_reply, write_in_time
 from http_api.web.topics import topic_of
 from http_api.web.tracing import trace_of_request
-from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS
+from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS, MIB
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.json_values import encode
 from raftlog.model import Acks
+from raftlog.wire import ProducedPartition
 
 from .entries import DataOut, Entry, EntryIn, pack_valid, parse, ready
 from .resources import check_cluster
@@ -36,6 +40,10 @@ from .resources import check_cluster
 MAX_ENTRIES = 10
 """Records in a batch (Confluent's bound)."""
 BAD_BATCH = 42208
+MAX_ARRIVED_BYTES = 1 * MIB
+"""JSON of a stream's records that wait for an append."""
+_ANSWER_COST = 128
+"""An answer takes about as long as parsing this number of bytes."""
 
 
 class Appended(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -84,32 +92,82 @@ async def produce_records(call: Call) -> web.StreamResponse:
     check_cluster(call)
     topic_of(call)
     content_type(call, allowed=(JSON_TYPE,))
-    splitter = ObjectSplitter(MAX_RECORD_JSON_BYTES)
     response = web.StreamResponse(headers={"Content-Type": JSON_TYPE})
-    held = 0
+    arrivals = _Arrivals(call)
+    reading = asyncio.create_task(arrivals.read())
     try:
-        async for piece in body_pieces(call):
-            needed = splitter.waiting + len(piece)
-            if needed > held:
-                call.context.hold(call.request, needed - held)
-                held = needed
-            objects = splitter.feed(piece)
-            if objects:
-                entries = await call.context.threads.run(4 * len(piece), parse, objects)
-                await _send(call, response, await _append(call, entries))
-            if splitter.fault is not None:
-                break
-        splitter.end()
-        if splitter.fault is not None:
-            raise splitter.fault
+        while entries := await arrivals.take():
+            await _send(call, response, await _append(call, entries))
+        await reading
         if not response.prepared:
-            raise InvalidRequest("invalid_request", "the body has no records")
+            raise arrivals.fault or InvalidRequest("invalid_request", "the body has no records")
+        if arrivals.fault is not None:
+            await _send(call, response, [_failed(arrivals.fault)])
     except RaftlogError as error:
         if not response.prepared:
             raise
         await _send(call, response, [_failed(error)])
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
     await response.write_eof()
     return response
+
+
+class _Arrivals:
+    """The records of a stream that have arrived and are not appended yet: those that arrive during an append share the
+    next one."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._splitter = ObjectSplitter(MAX_RECORD_JSON_BYTES)
+        self._entries: list[Entry | InvalidRequest] = []
+        self._bytes = 0
+        """The size of the pieces that they came in."""
+        self._held = 0
+        self._arrived = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._ended = False
+        self.fault: RaftlogError | None = None
+        """The reason why nothing behind the records that were taken can be read."""
+
+    async def read(self) -> None:
+        """Read the body to its end, ahead of the appends by a bounded number of records."""
+        call, splitter = self._call, self._splitter
+        try:
+            async for piece in body_pieces(call):
+                self._hold(splitter.waiting + len(piece) + self._bytes)
+                objects = splitter.feed(piece)
+                if objects:
+                    self._entries += await call.context.threads.run(4 * len(piece), parse, objects)
+                    self._bytes += len(piece)
+                    self._arrived.set()
+                if splitter.fault is not None:
+                    break
+                while self._bytes > MAX_ARRIVED_BYTES or len(self._entries) > SLICE_RECORDS:
+                    self._taken.clear()
+                    await self._taken.wait()
+            splitter.end()
+            self.fault = splitter.fault
+        except RaftlogError as error:
+            self.fault = error
+        finally:
+            self._ended = True
+            self._arrived.set()
+
+    async def take(self) -> list[Entry | InvalidRequest]:
+        """Return what has arrived, at least one record; none at the end."""
+        while not self._entries and not self._ended:
+            self._arrived.clear()
+            await self._arrived.wait()
+        entries, self._entries, self._bytes = self._entries, [], 0
+        self._taken.set()
+        return entries
+
+    def _hold(self, needed: int) -> None:
+        if needed > self._held:
+            self._call.context.hold(self._call.request, needed - self._held)
+            self._held = needed
 
 
 async def produce_batch(call: Call) -> web.StreamResponse:
@@ -147,32 +205,51 @@ async def _append(call: Call, entries: Sequence[Entry | InvalidRequest]) -> list
         await call.catch_up(f"a partition of topic {target.topic.name!r}")
         target = target_in(call, topic_of(call), None)
         checked, places, packed = await context.threads.run(4 * size, pack_valid, entries, target, now_ms, trace)
+    if not packed:
+        return [_failed(one) if isinstance(one, InvalidRequest) else _UNKNOWN for one in checked]
+    told = await append(call, target.topic, packed, Acks.ALL, DEFAULT_PRODUCE_TIMEOUT_MS)
+    outcome = _Outcome(call.service.cluster_id, target.topic.name, now_ms, checked, places, packed, told.partitions)
+    return await context.threads.run(_ANSWER_COST * len(checked), _answers, outcome)
+
+
+class _Outcome(NamedTuple):
+    """What became of some records."""
+
+    cluster_id: str
+    topic_name: str
+    now_ms: int
+    checked: Sequence[Entry | InvalidRequest]
+    places: Sequence[int]
+    """Where the records that were packed are among the checked ones."""
+    packed: Sequence[PackedBatch]
+    told: Sequence[ProducedPartition]
+
+
+def _answers(outcome: _Outcome) -> list[Appended | Failed]:
+    """Return an answer for each record, in order."""
     answers: list[Appended | Failed] = [
-        _failed(one) if isinstance(one, InvalidRequest) else _UNKNOWN for one in checked
+        _failed(one) if isinstance(one, InvalidRequest) else _UNKNOWN for one in outcome.checked
     ]
-    if packed:
-        told = await append(call, target.topic, packed, Acks.ALL, DEFAULT_PRODUCE_TIMEOUT_MS)
-        for batch, outcome in zip(packed, told.partitions, strict=True):
-            error = error_of(outcome)
-            for offset, index in enumerate(batch.records, outcome.base_offset):
-                place = places[index]
-                if error is not None:
-                    answers[place] = Failed(error_code=error_code_of_record(error), message=error.detail)
-                    continue
-                one = checked[place]
-                assert isinstance(one, Entry)
-                given_ms = now_ms if one.timestamp_ms is None else one.timestamp_ms
-                time_ms = outcome.log_append_time_ms if outcome.log_append_time_ms >= 0 else given_ms
-                answers[place] = Appended(
-                    error_code=200,
-                    cluster_id=call.service.cluster_id,
-                    topic_name=target.topic.name,
-                    partition_id=batch.partition,
-                    offset=offset,
-                    timestamp=_iso(time_ms),
-                    key=one.shown_key,
-                    value=one.shown_value,
-                )
+    for batch, told in zip(outcome.packed, outcome.told, strict=True):
+        error = error_of(told)
+        for offset, index in enumerate(batch.records, told.base_offset):
+            place = outcome.places[index]
+            if error is not None:
+                answers[place] = Failed(error_code=error_code_of_record(error), message=error.detail)
+                continue
+            one = outcome.checked[place]
+            assert isinstance(one, Entry)
+            given_ms = outcome.now_ms if one.timestamp_ms is None else one.timestamp_ms
+            answers[place] = Appended(
+                error_code=200,
+                cluster_id=outcome.cluster_id,
+                topic_name=outcome.topic_name,
+                partition_id=batch.partition,
+                offset=offset,
+                timestamp=_iso(told.log_append_time_ms if told.log_append_time_ms >= 0 else given_ms),
+                key=one.shown_key,
+                value=one.shown_value,
+            )
     return answers
 
 
@@ -183,7 +260,7 @@ async def _send(call: Call, response: web.StreamResponse, answers: Sequence[Appe
     """Write answers, each on a line. Raises `ConnectionResetError` if the client does not read them in time."""
     if not response.prepared:
         await response.prepare(call.request)
-    text = b"".join(encode(one) + b"\r\n" for one in answers)
+    text = await call.context.threads.run(_ANSWER_COST * len(answers), _lines, answers)
     try:
         await write_in_time(response, call.context, text)
     except TimeoutError:
@@ -192,12 +269,17 @@ async def _send(call: Call, response: web.StreamResponse, answers: Sequence[Appe
         raise ConnectionResetError("the client did not read the answers in time") from None
 
 
+def _lines(answers: Sequence[Appended | Failed]) -> bytes:
+    return b"".join([encode(one) + b"\r\n" for one in answers])
+
+
 def _failed(error: RaftlogError) -> Failed:
     return Failed(error_code=status_and_code(error, V3_CODES)[1], message=error.detail)
 
 
+@lru_cache(maxsize=256)
 def _iso(milliseconds: int) -> str:
-    """Return a time as ISO 8601 writes it, in UTC."""
+    """Return a time as ISO 8601 writes it, in UTC. Most records of a stream have the same."""
     try:
         time = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from http_api.rest_proxy.v3 import records
 from http_api.web.limits import Limits
 from raftlog.records.batch import Record, RecordBatch
 from raftlog.security.acls import AclFilter, Operation, ResourceType
@@ -311,6 +312,28 @@ async def test_each_record_is_answered_while_the_stream_goes_on(api: Api) -> Non
         assert json.loads(await asyncio.wait_for(response.content.readline(), 10))["offset"] == 20
         given.put_nowait(None)
         assert await response.content.read() == b""
+    await api.is_well()
+
+
+async def test_what_arrives_during_an_append_is_appended_together(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_ARRIVED_BYTES", 64)
+    api.broker.hang.clear()
+    sent: list[int] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        for number in range(20):
+            sent.append(number)
+            yield b'{"partition_id": 3}'
+            await asyncio.sleep(0)
+
+    headers = {"Content-Type": "application/json"}
+    posting = asyncio.create_task(api.session.post(RECORDS, data=body(), headers=headers))
+    await eventually(lambda: len(sent) == 20 and len(api.broker.produced) == 1)
+    api.broker.hang.set()
+    async with await posting as response:
+        told = [json.loads(line) for line in (await response.content.read()).splitlines()]
+    assert [(one["error_code"], one["offset"]) for one in told] == [(200, offset) for offset in range(20)]
+    assert 2 <= len(api.broker.produced) < 10, "bounded pieces, each with all that had arrived"
     await api.is_well()
 
 
