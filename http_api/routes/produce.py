@@ -169,8 +169,10 @@ async def _append_together(requests: list[_Small]) -> Sequence[Appended | Raftlo
         if len(requests) == 1:
             return [error]
         return [outcome for one in requests for outcome in await _append_together([one])]
+    write = asyncio.current_task()
+    assert write is not None
     for one in requests:
-        one.call.request[WRITE] = asyncio.current_task()
+        one.call.request[WRITE] = write
     try:
         async with asyncio.timeout(timeout_ms / 1000 + GRACE_S):
             answer = await _produced(call, target.topic, packed, acks, timeout_ms)

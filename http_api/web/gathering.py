@@ -1,7 +1,8 @@
 """Gathering of small pieces of work: what arrives while a piece of the same kind is in flight shares the next flight.
 
-An idle kind departs at once, so a lone request waits for nothing; a busy one departs with everything that has come, so
-its cost is shared. A flight that takes long holds nobody up: after `PATIENCE_S` the next one departs beside it.
+Work of an idle kind departs at once, so a lone request waits for nothing. Work of a busy kind departs together with
+everything that has come, so its cost is shared. A flight that takes long delays the others by `PATIENCE_S` only: then
+the next one departs beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Line(Generic[Item, Outcome]):
         self.waiting: deque[tuple[Item, asyncio.Future[Outcome]]] = deque()
         self.flights = 0
         self.timer: asyncio.TimerHandle | None = None
-        """When those who wait depart beside the flights under way."""
+        """Lets the waiting items depart beside the flights under way."""
 
 
 class Gathering(Generic[Item, Outcome]):
@@ -72,7 +73,7 @@ class Gathering(Generic[Item, Outcome]):
         self._lines.clear()
 
     def _depart(self, kind: Hashable, line: _Line[Item, Outcome]) -> None:
-        """Let those who wait depart."""
+        """Let the waiting items depart."""
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None

@@ -213,7 +213,7 @@ async def _append(call: Call, entries: Sequence[Entry | InvalidRequest]) -> list
 
 
 class _Outcome(NamedTuple):
-    """What became of some records."""
+    """The outcome of some records."""
 
     cluster_id: str
     topic_name: str

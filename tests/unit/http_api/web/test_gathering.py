@@ -1,4 +1,4 @@
-"""Small pieces of work: alone they start at once, together they share a flight, and none is held up by another."""
+"""Small pieces of work: alone they start at once, together they share a flight, and none waits long for another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.http.api_client import eventually
 
 
 class Carrier:
-    """Records its flights; each lasts until it is told to land."""
+    """Records its flights; each lasts until `land`."""
 
     def __init__(self) -> None:
         self.flights: list[tuple[list[int], asyncio.Future[None]]] = []
@@ -75,7 +75,7 @@ async def test_kinds_do_not_wait_for_each_other() -> None:
     assert await asked[0] == 20
 
 
-async def test_a_flight_that_takes_long_holds_nobody_up() -> None:
+async def test_a_flight_that_takes_long_does_not_delay_the_others() -> None:
     work, carrier = gathering_of(2), Carrier()
     asked = [asyncio.create_task(work.join("kind", item, carrier.carry)) for item in (2, 4, 6, 8)]
     assert await carrier.departed(3) == [[2], [4, 6], [8]]
