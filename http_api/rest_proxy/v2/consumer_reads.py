@@ -29,7 +29,7 @@ from raftlog.errors import RaftlogError, error_from_code
 from raftlog.model import Offset, TopicPartition
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
 
-from .consumers import COMPAT_HEADER, MAX_WAIT_MS, instance_name, instance_of
+from .consumers import COMPAT_HEADER, MAX_WAIT_MS, instance_name, known_instance_of
 from .embedded import can_show, rows_of
 from .media_types import EMBEDDED, METADATA_TYPES, records_type, type_of
 from .records import check_shown
@@ -44,7 +44,7 @@ READ_COMMITTED = 1
 
 async def read_records(call: Call) -> web.StreamResponse:
     """Return records as soon as there are enough, at the latest after `timeout` milliseconds."""
-    record = await instance_of(call)
+    record = await known_instance_of(call)
     media_type = _media_type(call, record)
     wait_ms = call.query.integer("timeout", 0, MAX_WAIT_MS, record.settings.wait_ms)
     max_bytes = call.query.integer("max_bytes", 1, MAX_READ_BYTES, DEFAULT_MAX_BYTES)

@@ -172,7 +172,15 @@ def instance_name(call: Call) -> str:
 
 
 async def instance_of(call: Call) -> InstanceRecord:
-    """Return the consumer in the path. Raises `InvalidRequest` (`unknown_instance`)."""
+    """Return the consumer in the path as the quorum knows it: the client's last request may have changed it through
+    another node (S7). Raises `InvalidRequest` (`unknown_instance`)."""
+    await call.catch_up(f"the consumer {instance_name(call)!r}")
+    return await known_instance_of(call)
+
+
+async def known_instance_of(call: Call) -> InstanceRecord:
+    """Return the consumer in the path as this node knows it: all that never changes in it, such as its format. Raises
+    `InvalidRequest` (`unknown_instance`)."""
     found = call.service.instances.find(group_name(call), instance_name(call))
     return await call.context.finish(found, OFFSETS_TIMEOUT_S)
 
@@ -430,7 +438,6 @@ async def describe_offsets(call: Call) -> web.StreamResponse:
         asked = (await _read(call, NamedPartitions)).partitions
     _check_topics(call, (one.topic for one in asked))
     record = await instance_of(call)
-    await call.catch_up(f"the offsets of group {record.group_id!r}")
     partitions = await partitions_named(call, [(one.topic, one.partition) for one in asked])
     committed = call.view.groups.offsets(record.group_id)
     shown = []

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from metadata.view import InstanceChanged
+from raftlog.model import TopicPartition
 from raftlog.partitioner import partition_for_key
 from raftlog.records.batch import Record, RecordBatch, encode
 from tests.support.client.fake_broker import FakeBroker
@@ -282,3 +284,26 @@ async def test_everything_that_was_produced_is_read_back(api: Api) -> None:
         first = appended(answer)[0][1]
         read = await api.get(f"/topics/t/partitions/3/records?offset={first}", headers={"Accept": media_type})
         assert [one["value"] for one in msgspec.json.decode(read.body)] == values
+
+
+async def test_a_consumer_is_described_as_another_node_has_changed_it(api: Api) -> None:
+    """S7: this node's view is behind."""
+    made = {"name": "i", "format": "binary"}
+    assert (await api.post("/consumers/g", made, "application/vnd.kafka.v2+json")).status == 200
+    record = api.broker.view.instances.instance("g", "i")
+    topic = api.broker.view.topic("t")
+    assert record is not None and topic is not None
+
+    def change(**members: Any) -> None:
+        api.broker.unseen.append(lambda: api.broker._event(InstanceChanged(msgspec.structs.replace(record, **members))))
+
+    change(partitions=(TopicPartition(topic.topic_id, 0),))
+    consumer = "/consumers/g/instances/i"
+    answer = await api.get(f"{consumer}/assignments")
+    assert answer.document == {"partitions": [{"topic": "t", "partition": 0}]}
+    change(partitions=(), topics=("t",))
+    assert (await api.get(f"{consumer}/subscription")).document == {"topics": ["t"]}
+    change(partitions=(), topics=())
+    assigned = {"partitions": [{"topic": "t", "partition": 1}]}
+    answer = await api.post(f"{consumer}/assignments", assigned, "application/vnd.kafka.v2+json")
+    assert answer.status == 204, "it subscribes to nothing any more"
