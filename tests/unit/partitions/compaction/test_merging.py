@@ -22,7 +22,7 @@ from partitions.producers.state import IN_SEQUENCE, ProducerBounds, ProducerStat
 from partitions.upkeep.folder_check import check_folder
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
-from raftlog.model import Offset, ProducerId
+from raftlog.model import FIRST_KEYED_ID, NO_PRODUCER_ID, Offset, ProducerId
 from raftlog.records.batch import BatchHeader, RecordBatch, encode, parse_header, split_batches, stamp
 from raftlog.records.batch_filter import hole, is_hole
 from tests.support.clusters.compacted import CompactedCluster
@@ -367,6 +367,30 @@ class TestProducers:
             again = states.check(header_of(0, producer=producer), resent=True)
             assert isinstance(again, RefusedSequence) and again.code == "unknown_producer_id"
         assert states.check(header_of(0, producer=41), resent=True) == IN_SEQUENCE
+
+    def test_idempotency_keys_stay_known_and_never_concern_producers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """S1: a new copy of a compacted log finds the retry of a request, and its horizon is that of producers."""
+        little = ProducerBounds(max_bytes=10 * (PRODUCER_BYTES + BATCH_BYTES))
+        monkeypatch.setattr(compaction_holes, "ProducerStates", lambda: ProducerStates(little))
+        disk, log = new_log()
+        for number in range(40):
+            append_records(log, [(b"k", b"v" * 30)], producer=(FIRST_KEYED_ID + number, 0, 1_000 + number))
+        seal(log)
+        compact(log)
+        append_records(log, [(b"k", b"v")])
+        seal(log)
+        compact(log)
+        for name in disk.list(PATH):
+            if name.endswith(".producers"):
+                disk.remove(f"{PATH}/{name}")
+        log.close(clean=False)
+        states = ProducerStates()
+        recover_log(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
+        assert states.forgotten_up_to == states.greatest_id == NO_PRODUCER_ID
+        known = sorted(producer - FIRST_KEYED_ID for producer in states)
+        assert known == list(range(40))[-len(known) :] and len(known) >= 10, "the newest are known"
+        entry = states.get(ProducerId(FIRST_KEYED_ID + 39))
+        assert entry is not None and entry.batches[0].base_sequence == 1_039
 
     def test_batches_above_the_pass_may_be_truncated_and_the_rest_is_still_known(self) -> None:
         """The last five are determined as of the pass's end: batches above may be truncated, and then written again."""
