@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from http_api.web.compression import compressor
+from http_api.web.limits import SLICE_BYTES, SLICE_RECORDS
+from raftlog.ports import Buffer
 from raftlog.records.record_filter import RecordFilter
 
-from .page import Page
+from .page import Page, Run
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 PARQUET_TYPE = "application/vnd.apache.parquet"
@@ -24,7 +26,7 @@ class ArrowPageEncoder:
         # pyarrow is imported when the API starts, not with this module.
         from raftlog.records.arrow_files import ArrowFile
 
-        self._slices = deque(plan.slices)
+        self._slices = deque(part for run in plan.runs for part in _slices(run))
         self._file = ArrowFile(names, where, is_parquet=media_type == PARQUET_TYPE)
         self._compressor = compressor(coding) if coding else None
         self.ended = False
@@ -34,8 +36,7 @@ class ArrowPageEncoder:
         """Return the next piece; it may be empty."""
         piece = b""
         if self._slices:
-            part = self._slices.popleft()
-            piece = self._file.write(part.batch, part.start, part.end)
+            piece = self._file.write(*self._slices.popleft())
         if not self._slices:
             piece += self._file.close()
             self.ended = True
@@ -47,3 +48,11 @@ class ArrowPageEncoder:
     def forget(self) -> None:
         """Drop the decoded batch, because the reader does not read."""
         self._file.forget()
+
+
+def _slices(run: Run) -> Iterator[tuple[Buffer, int, int]]:
+    """Cut a run into slices of about equal numbers of records, without decoding it."""
+    count = run.end - run.start
+    step = max(1, min(SLICE_RECORDS, count * SLICE_BYTES // max(run.size, 1)))
+    for start in range(run.start, run.end, step):
+        yield run.batch, start, min(start + step, run.end)
