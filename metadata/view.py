@@ -51,7 +51,7 @@ from metadata.records.tickets import RecoveryTicket
 from metadata.records.transaction_table import Transactions
 from metadata.rules.elections import explain_offline, is_live
 from metadata.rules.topic_config import settled_config
-from raftlog.config import TopicConfig
+from raftlog.config import RESTORING, TopicConfig
 from raftlog.model import (
     NO_BROKER,
     NO_TIME,
@@ -202,6 +202,7 @@ class ClusterView:
         self._topic_ids: dict[str, TopicId] = {}
         self._configs: dict[TopicId, TopicConfig] = {}
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
+        self._restoring: set[TopicId] = set()
         self._reassigning: dict[TopicPartition, None] = {}
         self._tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
         self._listeners: dict[int, ViewListener] = {}
@@ -220,6 +221,10 @@ class ClusterView:
     def topics(self) -> list[TopicRecord]:
         """Return all topics, sorted by name."""
         return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    def restoring(self) -> list[TopicRecord]:
+        """Return the topics that take only batches of a backup, sorted by name."""
+        return sorted((self._topics[topic_id] for topic_id in self._restoring), key=lambda topic: topic.name)
 
     def topic_config(self, topic_id: TopicId) -> TopicConfig | None:
         """Return the topic's typed settings, with defaults filled in and `min_insync_replicas` settled."""
@@ -328,6 +333,10 @@ class ClusterView:
                 self._topics[topic.topic_id] = topic
                 self._topic_ids[topic.name] = topic.topic_id
                 self._configs.pop(topic.topic_id, None)
+                if RESTORING in dict(topic.configs):
+                    self._restoring.add(topic.topic_id)
+                else:
+                    self._restoring.discard(topic.topic_id)
             case TopicRemoved(topic_id, name):
                 self._remove_topic(topic_id, name)
             case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
@@ -364,5 +373,6 @@ class ClusterView:
             self._tickets.pop(TopicPartition(topic_id, number), None)
             self._reassigning.pop(TopicPartition(topic_id, number), None)
         self._configs.pop(topic_id, None)
+        self._restoring.discard(topic_id)
         if self._topic_ids.get(name) == topic_id:
             del self._topic_ids[name]

@@ -285,6 +285,8 @@ _FRACTION = re.compile(r"[0-9]{0,19}\.?[0-9]{1,19}", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 """Kafka's syntax of a whole number. Python's `int` also accepts blanks, underscores and the digits of other scripts."""
 
+RESTORING = "restoring"
+"""The setting of a topic that is being restored."""
 TOPIC_CONFIG_NAMES: dict[str, str] = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
 """Setting → field: `retention.ms` → `retention_ms`."""
 

@@ -22,7 +22,14 @@ from metadata.commands.cluster import (
 from metadata.commands.results import Done, Refused
 from metadata.rules.elections import is_live
 from metadata.rules.topic_config import settled_config
-from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, majority, parse_topic_config
+from raftlog.config import (
+    MAX_PARTITIONS_PER_TOPIC,
+    RESTORING,
+    TOPIC_CONFIG_NAMES,
+    check_topic_name,
+    majority,
+    parse_topic_config,
+)
 from raftlog.errors import InvalidRequest
 from raftlog.model import (
     BrokerId,
@@ -43,8 +50,6 @@ MAX_PARTITIONS = 100_000
 MAX_REPLICATION_FACTOR = 32
 CREATED_INDEX_FEATURE_LEVEL = 5
 """The level from which a topic keeps the index of its creation, on every node alike."""
-RESTORING = "restoring"
-"""The setting of a topic that is being restored."""
 
 
 def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps:

@@ -70,6 +70,7 @@ def health_of(
     open_here = manager.transactions.open_transactions(OPEN_LOOKED_AT)
     problems += old_transactions(open_here, broker.clock.monotonic(), view)
     problems += partition_problems(view)
+    problems += restoring_topics(view)
     ready = registered and record is not None and not record.fenced and quorum.leader != NO_BROKER
     return HealthInfo(ready, problems, None if stalls is None else _event_loop(stalls))
 
@@ -93,6 +94,17 @@ def old_transactions(open_here: Sequence[LeftOpen], now: float, view: ClusterVie
             f"{one.key.producer_id}"
         )
     return lines + ([f"... and {len(found) - LINES_MAX} more open transactions"] if len(found) > LINES_MAX else [])
+
+
+def restoring_topics(view: ClusterView) -> list[str]:
+    """Return the topics that refuse producers because their restore has not ended, by name."""
+    found = view.restoring()
+    lines = [
+        f"topic {topic.name} is being restored from a backup and refuses producers: wait for `raftlog backup restore`; "
+        f"if it was stopped, run it again, or give up with `raftlog topic delete {topic.name}`"
+        for topic in found[:LINES_MAX]
+    ]
+    return lines + ([f"... and {len(found) - LINES_MAX} more topics like the last"] if len(found) > LINES_MAX else [])
 
 
 def partition_problems(view: ClusterView) -> list[str]:

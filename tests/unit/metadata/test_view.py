@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from metadata.commands.cluster import CreateTopic, DeleteTopic
-from metadata.view import BrokerChanged, ClusterView, MetadataEvent, PartitionChanged
+from metadata.view import BrokerChanged, ClusterView, MetadataEvent, PartitionChanged, TopicChanged
+from raftlog.broker.health import restoring_topics
 from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
 from tests.support.metadata.cluster import TOPIC, TP, Cluster
 
@@ -80,6 +82,21 @@ def test_a_view_never_moves_back() -> None:
     view.on_events(5, [])
     with pytest.raises(AssertionError):
         view.on_events(4, [])
+
+
+def test_topics_that_are_being_restored() -> None:
+    cluster = Cluster(partitions=1)
+    topic = cluster.view.topic_by_id(TOPIC)
+    assert topic is not None and cluster.view.restoring() == []
+    unfinished = replace(topic, topic_id=OTHER, name="aaa", configs=(("restoring", "7"),))
+    cluster.view.on_events(50, [TopicChanged(unfinished)])
+    assert cluster.view.restoring() == [unfinished]
+    assert [line.split(" is")[0] for line in restoring_topics(cluster.view)] == ["topic aaa"]
+    assert "raftlog topic delete aaa" in restoring_topics(cluster.view)[0]
+    cluster.view.on_events(51, [TopicChanged(topic)])
+    assert cluster.view.restoring() == [unfinished]
+    cluster.view.on_events(52, [TopicChanged(replace(unfinished, configs=()))])
+    assert cluster.view.restoring() == [] == restoring_topics(cluster.view)
 
 
 def test_a_reused_name_keeps_its_new_topic() -> None:
