@@ -3,10 +3,11 @@
 import { get, post, segment } from "./api.js";
 import { preview, raw, readings } from "./bytes.js";
 import { badge, bytes, count, dialog, field, fill, h, notice, select, when } from "./dom.js";
+import { live } from "./live.js";
 
 const MOST_ROWS = 500;
 const MOST_TOGETHER = 16;
-const TAIL_PAUSE_MS = 1000;
+const TAIL_PAUSE_MS = 100;
 
 export async function show(root, { topic, partition, described }, signal) {
   const path = `/v1/topics/${segment(topic)}`;
@@ -33,8 +34,8 @@ export async function show(root, { topic, partition, described }, signal) {
 
   const chosen = () => (where.value === "all" ? numbers : [Number(where.value)]);
 
-  async function page(number, at, limit, ending) {
-    const query = new URLSearchParams({ offset: String(at), max_records: String(limit), value_format: "base64", key_format: "base64", isolation: isolation.value });
+  async function page(number, at, limit, ending, wait = 0) {
+    const query = new URLSearchParams({ offset: String(at), max_records: String(limit), value_format: "base64", key_format: "base64", isolation: isolation.value, max_wait_ms: String(wait) });
     const read = await get(`${path}/partitions/${number}/records?${query}`, ending);
     positions.set(number, read.next_offset);
     return read.records.map((one) => entry(number, one));
@@ -118,27 +119,54 @@ export async function show(root, { topic, partition, described }, signal) {
       for (const number of chosen()) {
         if (!positions.has(number)) positions.set(number, (await get(`${path}/partitions/${number}/offsets?isolation=${isolation.value}`, ending.signal)).latest);
       }
+      if (chosen().length > 1) { await followAll(ending.signal); return; }
+      const [number] = chosen();
       while (!ending.signal.aborted) {
-        const alone = chosen().length === 1;
-        const found = [];
-        for (const number of chosen()) {
-          const query = new URLSearchParams({ offset: String(positions.get(number)), max_records: "200", value_format: "base64", key_format: "base64", isolation: isolation.value, max_wait_ms: alone ? "10000" : "0" });
-          const read = await get(`${path}/partitions/${number}/records?${query}`, ending.signal);
-          positions.set(number, read.next_offset);
-          found.push(...read.records.map((one) => entry(number, one)));
-        }
-        if (found.length) {
-          found.sort((one, other) => other.timestamp - one.timestamp || other.offset - one.offset);
-          records = [...found, ...records].slice(0, MOST_ROWS);
-          draw();
-        }
-        if (!alone || found.length) await new Promise((resolve) => setTimeout(resolve, alone ? 100 : TAIL_PAUSE_MS));
+        const found = await page(number, positions.get(number), 200, ending.signal, 10000);
+        take(found);
+        if (found.length) await new Promise((resolve) => setTimeout(resolve, TAIL_PAUSE_MS));
       }
     } catch (error) {
       if (ending.signal.aborted) return;
       stopTail();
       fill(status, error.message);
     }
+  }
+
+  function take(found) {
+    if (!found.length) return;
+    found.sort((one, other) => other.timestamp - one.timestamp || other.offset - one.offset);
+    records = [...found, ...records].slice(0, MOST_ROWS);
+    draw();
+  }
+
+  /** Follow all partitions by the page's one stream of events: it tells their ends, and only those that moved are read. */
+  async function followAll(ending) {
+    let ends = [], reading = false;
+    const behind = () => ends.filter((one) => one.latest !== null && one.latest > positions.get(one.partition));
+    const catchUp = async () => {
+      if (reading) return;
+      reading = true;
+      try {
+        for (let moved = true; moved && behind().length;) {
+          moved = false;
+          const found = [];
+          for (const { partition: number } of behind()) {
+            const before = positions.get(number);
+            found.push(...(await page(number, before, 200, ending)));
+            moved ||= positions.get(number) > before;
+          }
+          take(found);
+        }
+      } catch (error) {
+        if (ending.aborted) return;
+        stopTail();
+        fill(status, error.message);
+      } finally {
+        reading = false;
+      }
+    };
+    await live.watch([`${path}/offsets?isolation=${isolation.value}`], (read) => { ends = read?.partitions?.filter((one) => positions.has(one.partition)) ?? []; catchUp(); }, ending);
   }
 
   await load();

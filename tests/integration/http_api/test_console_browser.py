@@ -256,6 +256,27 @@ def test_a_record_is_produced_found_and_followed_live(browser: Any, base: str, c
         page.locator("td", has_text="k-1").first.wait_for()
 
 
+def test_all_partitions_are_followed_by_the_stream_and_only_new_records_are_read(
+    browser: Any, base: str, cluster: LocalCluster
+) -> None:
+    api = cluster.nodes[0].api
+    call(api, "POST", "/v1/topics", {"name": "wide", "partitions": 8, "replication_factor": 1})
+    with Watched(browser, base) as watched:
+        page = watched.page
+        watched.open("topics/wide/messages", "No records here")
+        with page.expect_request(lambda request: "/v1/events" in request.url and "wide" in request.url):
+            page.get_by_role("button", name="Follow live").click()
+        before = len(watched.requests)
+        for partition in (2, 5):
+            record = {"value": f"followed-{partition}", "partition": partition}
+            call(api, "POST", "/v1/topics/wide/records", {"records": [record]})
+        for partition in (2, 5):
+            page.locator("td", has_text=f"followed-{partition}").first.wait_for()
+        asked = [request for request in watched.requests[before:] if "/records?" in request]
+        assert {request.partition("/partitions/")[2].partition("/")[0] for request in asked} == {"2", "5"}, asked
+        page.get_by_role("button", name="Stop following").click()
+
+
 def test_pages_change_by_themselves_and_nothing_is_polled(browser: Any, base: str, cluster: LocalCluster) -> None:
     api = cluster.nodes[0].api
     with Watched(browser, base) as watched:
