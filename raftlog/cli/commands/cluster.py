@@ -24,7 +24,7 @@ from raftlog.cli.terminal.units import Duration
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .moves import balance, drain, elect, reassign, unregister
-from .waiting import NewCredential, left_to_do, until
+from .waiting import left_to_do, until
 
 if TYPE_CHECKING:
     from raftlog.api.cluster import ClusterInfo, NodeInfo, RollCheck
@@ -171,15 +171,11 @@ def wait(
         raftlog cluster wait
         raftlog cluster wait --without 1
     """
-    credential = NewCredential()
 
     async def look() -> list[str]:
-        with credential.may_be_unknown_yet() as problems:
-            if without is not None:
-                problems += await left_to_do(connection, without)
-            else:
-                problems += (await check_health(connection)).problems
-        return problems
+        if without is not None:
+            return await left_to_do(connection, without)
+        return (await check_health(connection)).problems
 
     found = Waited(until(look, timeout))
     done = f"node {without} is down, and other nodes lead its partitions"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import rich_click as click
@@ -18,39 +17,28 @@ if TYPE_CHECKING:
     from raftlog.client.cluster.api import HttpApi
 
 POLL_SECONDS = 0.2
-CREDENTIAL_SECONDS = 10.0
-"""A cluster that has just started learns its first administrator only after its nodes answer."""
 ANSWER_SECONDS = 2.0
-
-
-class NewCredential:
-    """The credential of a wait: its refusal is an error only if it lasts."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + CREDENTIAL_SECONDS
-
-    @contextlib.contextmanager
-    def may_be_unknown_yet(self) -> Iterator[list[str]]:
-        """Add to the yielded lines that the credential is refused, while it may still become known."""
-        problems: list[str] = []
-        try:
-            yield problems
-        except RaftlogError as error:
-            if error.code != "unauthenticated" or time.monotonic() > self._until:
-                raise
-            problems.append(error.detail)
 
 
 def until(look: Callable[[], Awaitable[list[str]]], timeout: float) -> list[str]:
     """Call `look` until it returns no line, or until the time (in seconds) is up. Return its last lines.
 
-    On a terminal, the first line is shown whenever it changes.
+    On a terminal, the first line is shown whenever it changes. A refused credential is waited for, too, because nodes
+    answer before they know the first administrator of a new cluster; it is raised when the time is up.
     """
+    deadline = time.monotonic() + timeout
+
+    async def look_again() -> list[str]:
+        try:
+            return await look()
+        except RaftlogError as error:
+            if error.code != "unauthenticated" or time.monotonic() >= deadline:
+                raise
+            return [error.detail]
 
     async def wait() -> list[str]:
-        deadline = time.monotonic() + timeout
         told = ""
-        while (problems := await look()) and time.monotonic() < deadline:
+        while (problems := await look_again()) and time.monotonic() < deadline:
             if problems[0] != told and sys.stderr.isatty():
                 told = problems[0]
                 click.echo(f"waiting: {told}", err=True)

@@ -15,6 +15,7 @@ from raftlog.api.quorum import QuorumInfo
 from raftlog.cli.commands.cluster import NodeHealth, _merged
 from raftlog.cli.commands.quorum import _text as quorum_text
 from raftlog.cli.commands.quorum import description
+from raftlog.cli.commands.waiting import until
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import BrokerId, Endpoint
 from tests.support.cli_runner import Background, Result, impatient, run
@@ -108,6 +109,21 @@ class TestWait:
         broker.set_leader("t", 0, -1)
         result = ask(api, "cluster", "wait", "--without", "2", "--timeout", "100ms")
         assert result.code == 10 and "t/0 has no leader in the view of node 1" in result.text
+
+    def test_a_refused_credential_may_become_known_s12(self) -> None:
+        refused = InvalidRequest("unauthenticated", "no valid credential")
+        answers: list[list[str] | InvalidRequest] = [refused, refused, []]
+
+        async def look() -> list[str]:
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if isinstance(answer, InvalidRequest):
+                raise answer
+            return answer
+
+        assert until(look, 20.0) == []
+        answers[:] = [refused]
+        with pytest.raises(InvalidRequest, match="no valid credential"):
+            until(look, 0.1)
 
     def test_a_node_that_does_not_exist_is_an_error(self, api: Api) -> None:
         result = ask(api, "cluster", "wait", "--without", "9")
