@@ -1,4 +1,7 @@
-"""Explanations by real nodes: the first finding names what was done to them."""
+"""Explanations by real nodes: the first finding names what was done to them.
+
+The tests share a cluster: each repairs what it broke, and has topics of its own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with running_cluster() as running:
         yield running
@@ -49,6 +52,19 @@ async def explained(node: LocalNode, path: str, code: str) -> Explanation:
 
 def partition(topic: str, query: str = "") -> str:
     return f"topics/{quote(topic)}/partitions/0{query}"
+
+
+async def whole(cluster: LocalCluster) -> None:
+    """Start the nodes that are down, and wait until each node knows that all are up."""
+    for node in cluster.nodes:
+        await asyncio.to_thread(cluster.start_node, node.node_id)
+
+    async def all_alive(node: LocalNode) -> bool:
+        async with Admin(str(node.api)) as admin:
+            return not any(one.fenced for one in (await admin.cluster()).nodes)
+
+    for node in cluster.nodes:
+        await eventually(lambda node=node: all_alive(node), f"node {node.node_id} knows that all are up")  # type: ignore[misc]
 
 
 async def filled(cluster: LocalCluster, admin: Admin, topic: str, count: int = 20, **configs: str) -> None:
@@ -113,6 +129,7 @@ async def test_a_dead_node_and_too_few_replicas_and_no_majority(cluster: LocalCl
     for number in (leader, other.node_id):
         await asyncio.to_thread(cluster.start_node, number)
     await explained(asked, partition("strict"), "healthy")
+    await whole(cluster)
     # The restarted nodes remember what they saw before, and learn the rest from the others.
     again = await explain(cluster.nodes[other.node_id], partition("orders"))
     assert any(line.reason == "elected" for line in again.timeline)
@@ -138,6 +155,7 @@ async def test_the_history_survives_a_restart_of_all_nodes(cluster: LocalCluster
     for node in cluster.nodes:
         await asyncio.to_thread(cluster.start_node, node.node_id)
     await asyncio.to_thread(cluster.wait_ready, PATIENCE_S)
+    await whole(cluster)
     found = await eventually(lambda: explain(other, partition("kept")), "an answer")
     assert any(line.reason == "created" for line in found.timeline), [line.text for line in found.timeline]
 
@@ -189,3 +207,4 @@ async def test_a_throttled_move(cluster: LocalCluster) -> None:
         found = await explained(cluster.nodes[0], partition("moved"), "throttled_move")
         assert found.findings[0].node == target
         assert any("leader.replication.throttled.rate is 20.0 kB/s" in line for line in found.findings[0].evidence)
+        await admin.alter_reassignments({("moved", 0): None})

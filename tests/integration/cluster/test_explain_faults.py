@@ -35,18 +35,19 @@ from tests.support.clusters.small_disks import on_small_disks, small_disks
 from tests.support.clusters.tls import SETTING, Authority, write
 from tests.support.clusters.troubled_node import Fault, begin
 
-from .test_explain import explain, explained, filled, partition
+from .test_explain import explain, explained, filled, partition, whole
 
 pytestmark = pytest.mark.integration
 
 PROGRAM = (sys.executable, "-P", os.path.abspath(troubled_node.__file__))
 
 
-@contextlib.contextmanager
-def troubled_cluster(**settings: str) -> Iterator[LocalCluster]:
-    """A cluster whose nodes have faults on request."""
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A cluster whose nodes have faults on request. The tests that use it repair what they broke."""
     with tempfile.TemporaryDirectory(prefix="raftlog-test-") as folder:
-        cluster = LocalCluster(folder, 3, free_base_port(3), settings=settings, program=PROGRAM)
+        timing = {"timing": "{replica_lag_max_ms = 1500}"}
+        cluster = LocalCluster(folder, 3, free_base_port(3), settings=timing, program=PROGRAM)
         with started(cluster):
             yield cluster
 
@@ -93,91 +94,91 @@ async def written(cluster: LocalCluster, topic: str) -> AsyncIterator[None]:
             await task
 
 
-async def test_a_lost_voter_is_the_cause_where_it_has_no_replica() -> None:
-    with running_cluster() as cluster:
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.create_topic("pair", 1, replication_factor=2)
-            placed = (await all_in_sync(admin, "pair"))["pair"].partitions[0]
-        voter = next(node for node in cluster.nodes if node.node_id not in placed.replicas)
-        asked = next(node for node in cluster.nodes if node is not voter)
-        await asyncio.to_thread(cluster.kill_node, voter.node_id)
-        found = await explained(asked, partition("pair"), "voter_lost")
-        assert found.findings[0].node == voter.node_id
-        assert f"start node {voter.node_id}" in found.findings[0].remedies
+async def test_a_lost_voter_is_the_cause_where_it_has_no_replica(cluster: LocalCluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topic("pair", 1, replication_factor=2)
+        placed = (await all_in_sync(admin, "pair"))["pair"].partitions[0]
+    voter = next(node for node in cluster.nodes if node.node_id not in placed.replicas)
+    asked = next(node for node in cluster.nodes if node is not voter)
+    await asyncio.to_thread(cluster.kill_node, voter.node_id)
+    found = await explained(asked, partition("pair"), "voter_lost")
+    assert found.findings[0].node == voter.node_id
+    assert f"start node {voter.node_id}" in found.findings[0].remedies
+    await whole(cluster)
 
 
-async def test_the_disk_of_a_follower_is_slow() -> None:
-    with troubled_cluster() as cluster:
-        async with Admin(cluster.bootstrap) as admin:
-            await filled(cluster, admin, "slow")
-            _, follower, asked = await roles(cluster, admin, "slow")
-        begin(Fault.SLOW_DISK, follower.folder)
-        async with written(cluster, "slow"):
-            found = await explained(asked, partition("slow"), "slow_disk")
-        assert found.findings[0].node == follower.node_id
-        troubled_node.end(Fault.SLOW_DISK, follower.folder)
+async def test_the_disk_of_a_follower_is_slow(cluster: LocalCluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await filled(cluster, admin, "slow")
+        _, follower, asked = await roles(cluster, admin, "slow")
+    begin(Fault.SLOW_DISK, follower.folder)
+    async with written(cluster, "slow"):
+        found = await explained(asked, partition("slow"), "slow_disk")
+    assert found.findings[0].node == follower.node_id
+    troubled_node.end(Fault.SLOW_DISK, follower.folder)
 
 
-async def test_a_follower_gets_no_records_and_leaves_the_isr() -> None:
-    with troubled_cluster(timing="{replica_lag_max_ms = 1500}") as cluster:
-        async with Admin(cluster.bootstrap) as admin:
-            await filled(cluster, admin, "shrunk")
-            _, follower, asked = await roles(cluster, admin, "shrunk")
-        begin(Fault.NO_PUSHES, follower.folder)
-        async with written(cluster, "shrunk"):
-            found = await explained(asked, partition("shrunk"), "isr_shrunk")
-        assert found.findings[0].node == follower.node_id
-        assert any(line.reason == "lagged" for line in found.timeline)
-        await asyncio.to_thread(cluster.kill_node, follower.node_id)
+async def test_a_follower_gets_no_records_and_leaves_the_isr(cluster: LocalCluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await filled(cluster, admin, "shrunk")
+        _, follower, asked = await roles(cluster, admin, "shrunk")
+    begin(Fault.NO_PUSHES, follower.folder)
+    async with written(cluster, "shrunk"):
+        found = await explained(asked, partition("shrunk"), "isr_shrunk")
+    assert found.findings[0].node == follower.node_id
+    assert any(line.reason == "lagged" for line in found.timeline)
+    # Lost records are fetched again only over a new link.
+    await asyncio.to_thread(cluster.kill_node, follower.node_id)
+    troubled_node.end(Fault.NO_PUSHES, follower.folder)
+    await whole(cluster)
 
 
-async def test_the_leader_is_cut_off_from_the_quorum() -> None:
-    with troubled_cluster() as cluster:
-        async with Admin(cluster.bootstrap) as admin:
-            topic, leader, _, asked = await led_elsewhere(cluster, admin, "alone")
-        begin(Fault.NO_QUORUM, leader.folder)
-        found = await explained(asked, partition(topic), "leader_cut_off")
-        assert found.findings[0].node == leader.node_id
-        troubled_node.end(Fault.NO_QUORUM, leader.folder)
+async def test_the_leader_is_cut_off_from_the_quorum(cluster: LocalCluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        topic, leader, _, asked = await led_elsewhere(cluster, admin, "alone")
+    begin(Fault.NO_QUORUM, leader.folder)
+    found = await explained(asked, partition(topic), "leader_cut_off")
+    assert found.findings[0].node == leader.node_id
+    troubled_node.end(Fault.NO_QUORUM, leader.folder)
+    await whole(cluster)
 
 
-async def test_all_replicas_restart_unclean_and_lose_their_tails() -> None:
+async def test_all_replicas_restart_unclean_and_lose_their_tails(cluster: LocalCluster) -> None:
     """All nodes are killed, and what a `flush=os` topic had not written back is lost with the page caches."""
-    with running_cluster() as cluster:
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.create_topic("buffered", 1, 2, configs={"flush": "os"})
-            async with Producer(cluster.bootstrap) as producer:
-                for number in range(20):
-                    await producer.send_and_wait("buffered", b"%d" % number)
-            described = (await all_in_sync(admin, "buffered"))["buffered"]
-            await known_everywhere(cluster, "buffered")
-        holders = described.partitions[0].replicas
-        asked = next(node for node in cluster.nodes if node.node_id not in holders)
-        for node in cluster.nodes:
-            await asyncio.to_thread(cluster.kill_node, node.node_id)
-        kept = [
-            lose_the_tail(cluster.nodes[holder], described, batches)
-            for batches, holder in ((2, holders[0]), (5, holders[1]))
-        ]
-        assert kept == [18, 15]
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topic("buffered", 1, 2, configs={"flush": "os"})
+        async with Producer(cluster.bootstrap) as producer:
+            for number in range(20):
+                await producer.send_and_wait("buffered", b"%d" % number)
+        described = (await all_in_sync(admin, "buffered"))["buffered"]
+        await known_everywhere(cluster, "buffered")
+    holders = described.partitions[0].replicas
+    asked = next(node for node in cluster.nodes if node.node_id not in holders)
+    for node in cluster.nodes:
+        await asyncio.to_thread(cluster.kill_node, node.node_id)
+    kept = [
+        lose_the_tail(cluster.nodes[holder], described, batches)
+        for batches, holder in ((2, holders[0]), (5, holders[1]))
+    ]
+    assert kept == [18, 15]
 
-        for number in (asked.node_id, holders[0]):
-            await asyncio.to_thread(cluster.start_node, number)
-        await found_too(asked, "node_dead", holders[1])
-        await found_too(asked, "unclean_restart", holders[0])
-        waits = await explained(asked, partition("buffered"), "no_leader")
-        assert "may lack records" in waits.findings[0].summary
+    for number in (asked.node_id, holders[0]):
+        await asyncio.to_thread(cluster.start_node, number)
+    await found_too(asked, "node_dead", holders[1])
+    await found_too(asked, "unclean_restart", holders[0])
+    waits = await explained(asked, partition("buffered"), "no_leader")
+    assert "may lack records" in waits.findings[0].summary
 
-        await asyncio.to_thread(cluster.start_node, holders[1])
-        found = await explained(asked, partition("buffered", "?offset=19"), "recovery_election")
-        cause = found.findings[0]
-        assert cause.node == holders[0] and "flush=os" in cause.summary and "at offset 18 and beyond" in cause.summary
-        assert cause.summary.startswith(f"nodes {min(holders)} and {max(holders)} restarted")
-        assert any("flush=fsync" in line for line in cause.remedies)
-        assert found.record is not None and {place.state for place in found.record.places} == {"absent"}
-        unclean = [line.text for line in found.timeline if line.reason == "unclean_restart"]
-        assert len(unclean) == 2 and any("its log ends at 18" in line for line in unclean), found.timeline
-        assert any(line.reason == "recovery" for line in found.timeline)
+    await asyncio.to_thread(cluster.start_node, holders[1])
+    found = await explained(asked, partition("buffered", "?offset=19"), "recovery_election")
+    cause = found.findings[0]
+    assert cause.node == holders[0] and "flush=os" in cause.summary and "at offset 18 and beyond" in cause.summary
+    assert cause.summary.startswith(f"nodes {min(holders)} and {max(holders)} restarted")
+    assert any("flush=fsync" in line for line in cause.remedies)
+    assert found.record is not None and {place.state for place in found.record.places} == {"absent"}
+    unclean = [line.text for line in found.timeline if line.reason == "unclean_restart"]
+    assert len(unclean) == 2 and any("its log ends at 18" in line for line in unclean), found.timeline
+    assert any(line.reason == "recovery" for line in found.timeline)
 
 
 async def found_too(node: LocalNode, code: str, about: int) -> None:
