@@ -99,12 +99,13 @@ UNDECIDED = (
     v3_records.produce_batch,
     fetch.fetch_batches,
     offsets.find_offsets,
+    leases.take_lease,
     deletions.delete_records,
     moves.plan_moves,
     scrubs.start_scrub,
     acls.check_acl,
 )
-"""Requests other than `GET` about which the quorum need not decide."""
+"""Requests other than `GET` about which the quorum need not decide, or which count its decisions themselves."""
 
 
 def route(

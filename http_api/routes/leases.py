@@ -13,11 +13,13 @@ import msgspec
 from aiohttp import web
 
 from http_api.records.page import Page, PageOptions, native_rows, page, weight
+from http_api.service.access import Usage
 from http_api.service.leases import Claim, LeaseName
 from http_api.web import limits
 from http_api.web.bodies import JSON_TYPE, content_type, decode_json, read_body, read_json
 from http_api.web.call import Call
 from http_api.web.preferences import wait_ms
+from http_api.web.quotas import spend
 from http_api.web.replies import json_reply
 from http_api.web.topics import topic_named
 from raftlog import wire
@@ -241,6 +243,8 @@ class _Taking:
         """Take a range; None if another has it meanwhile."""
         leases, call = self._call.service.leases, self._call
         end = end if claim.end is None else min(end, claim.end)
+        # Only a lease is a decision of the quorum: a request that finds nothing costs it nothing.
+        spend(call.caller, call.service.access, {Usage.METADATA_COMMANDS: 1})
         try:
             work = leases.take(claim, start, end, self._asked.lease_ms, call.principal)
             return await call.context.finish(work, CHANGE_TIMEOUT_S)

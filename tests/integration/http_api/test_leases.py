@@ -10,12 +10,16 @@ import pytest
 import pytest_asyncio
 
 from metadata.commands.leases import MAX_RANGES
+from metadata.view import QuotaLimits
 from raftlog.model import Offset
 from raftlog.records.batch import encode, encode_control
+from raftlog.security.acls import Operation, ResourceType
 from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import OffsetToCommit
 from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.secured_broker import SecuredBroker
 from tests.support.http.api_client import Api, eventually, running_api
+from tests.support.security.rules import allow
 
 pytestmark = pytest.mark.integration
 
@@ -212,3 +216,23 @@ async def test_bad_names_are_refused(api: Api) -> None:
     (await api.post(f"{LEASES}/{bytes(16).hex()}-0-{1:016x}/acknowledge")).problem("lease_lost")
     api.broker.view.feature_level = FEATURE_LEVEL
     await api.is_well()
+
+
+async def test_a_request_that_finds_nothing_costs_no_decision_of_the_quorum() -> None:
+    broker = SecuredBroker()
+    broker.add_topic("t")
+    broker.view.feature_level = FEATURE_LEVEL
+    await broker.allow(
+        allow(Operation.READ, ResourceType.TOPIC, "t"), allow(Operation.READ, ResourceType.GROUP, "workers")
+    )
+    alice = await broker.user("alice")
+    await broker.security.put_quota("User:alice", QuotaLimits(metadata_commands_per_second=1))
+    async with running_api(broker) as api:
+        for _ in range(5):
+            answer = await api.post(LEASES, {"topics": ["t"]}, headers=alice)
+            assert answer.document == {"lease": None}
+        put(api, *(b"%d" % number for number in range(20)))
+        answers = [await api.post(LEASES, {"topics": ["t"], "max_records": 1}, headers=alice) for _ in range(20)]
+        assert answers[0].status == 200
+        assert {one.status for one in answers} == {200, 429}
+        assert broker.view.leases.count == 1
