@@ -16,7 +16,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the page's requests are sent by curl")
-def test_the_page_shows_what_a_node_answers() -> None:
+@pytest.mark.parametrize("over", ["HTTP/1.1", "HTTP/2"])
+def test_the_page_shows_what_a_node_answers(over: str) -> None:
+    """Over HTTP/2 at the data listener; its empty commit needs answers whose delivery was confirmed."""
     examples = examples_of(ROOT / "docs" / "rest-proxy.md")
     assert len(examples) == 5
     with running_cluster(1) as cluster:
@@ -27,5 +29,7 @@ def test_the_page_shows_what_a_node_answers() -> None:
                 await admin.create_topic("orders", 2)
 
         asyncio.run(prepare())
+        before = [] if over == "HTTP/1.1" else ['curl() { command curl --http2-prior-knowledge "$@"; }']
+        door = api if over == "HTTP/1.1" else str(cluster.nodes[0].data)
         for requests, answers in examples:
-            assert replayed(requests, api) == answers
+            assert replayed(requests, door, before=before) == answers
