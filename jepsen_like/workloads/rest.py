@@ -32,6 +32,8 @@ NAMES = ("c0", "c1", "c2")
 RECOVERY_VALUES = 1_000_000_000
 """Values from here on are sent after the heal."""
 SHARES = (("read", 0.44), ("send", 0.22), ("commit", 0.2), ("offsets", 0.11), ("open", 0.025), ("delete", 0.005))
+OPENING = 0.3
+"""Share of the operations that open a consumer while one is missing: a cluster that is down must not get these only."""
 CUT_SHARE = 0.3
 """Share of the reads whose answer is cut, if it is long."""
 CUTS = ("reset", "reset", "end")
@@ -65,7 +67,7 @@ class RestOperations(Generator):
         chance, now = context.random, context.time
         process = chance.choice(context.free)
         absent = [name for name in self.missing if name not in self.opening.values()]
-        if absent:
+        if absent and chance.random() < OPENING:
             return self._change(process, "open", absent[0], now)
         if self.crash_every and chance.random() * self.crash_every < 1:
             return Wanted(process, "crash", None, now), self
