@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
@@ -53,6 +54,20 @@ def test_the_administrators_token_opens_every_node(cluster: LocalCluster, securi
         status, found = get(node, "/v1/cluster", security.client_context(), f"Bearer {security.token()}")
         assert status == 200 and len(found["nodes"]) == 3  # type: ignore[arg-type]
         assert not (Path(node.folder) / "data" / "first-administrator.json").exists()
+
+
+async def test_both_ports_serve_the_api_over_http2_to_those_with_a_credential(
+    cluster: LocalCluster, security: LocalSecurity
+) -> None:
+    node = cluster.nodes[0]
+    known = {"Authorization": f"Bearer {security.token()}"}
+    async with httpx.AsyncClient(http1=False, http2=True, verify=security.client_context()) as client:
+        for door in (node.api, node.data):
+            answer = await client.get(f"https://{door}/v1/cluster")
+            assert (answer.http_version, answer.status_code) == ("HTTP/2", 401)
+            assert answer.json()["code"] == "unauthenticated"
+            answer = await client.get(f"https://{door}/v1/cluster", headers=known)
+            assert (answer.status_code, len(answer.json()["nodes"])) == (200, 3)
 
 
 @pytest.mark.parametrize("authorization", [None, "Bearer rlt_abcdefghijkl_" + "A" * 43, "Basic YWRtaW46YWRtaW4="])
