@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from .client.producing.delivery import Delivery, DeliveryFuture, RecordMetadata
     from .client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
     from .client.transactions.transaction import Transaction
+    from .client.typed_topic import BYTES, TEXT, Serde, TypedRecord, TypedTopic, UnreadableRecord, json_of
     from .errors import ClientClosed, CorruptBatch, InvalidRequest, RaftlogError, RetriableError
     from .trace_context import TraceContext
 
 _ERRORS = ("ClientClosed", "CorruptBatch", "InvalidRequest", "RaftlogError", "RetriableError")
 
 __all__ = [
+    "BYTES",
+    "TEXT",
     "Admin",
     "AdminSettings",
     "ClientClosed",
@@ -52,10 +55,15 @@ __all__ = [
     "RaftlogError",
     "RecordMetadata",
     "RetriableError",
+    "Serde",
     "TraceContext",
     "Transaction",
+    "TypedRecord",
+    "TypedTopic",
+    "UnreadableRecord",
     "__version__",
     "commit_together",
+    "json_of",
 ]
 
 

@@ -1,7 +1,7 @@
 """The blocking client, as type checkers see it; generated from its finished classes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from ssl import SSLContext
 from typing import Any, Literal, Self
 
@@ -33,7 +33,7 @@ from raftlog.client.groups.consumer import CommitOffsets
 from raftlog.client.producing.delivery import RecordMetadata
 from raftlog.client.producing.sending import HeadersArgument
 from raftlog.client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
-from raftlog.client.times import StartTime
+from raftlog.client.times import Seconds, StartTime
 from raftlog.client.transactions.api import Offsets
 from raftlog.client.transactions.decision import Wait
 from raftlog.client.transactions.transaction import TransactionState
@@ -71,11 +71,11 @@ class GroupConsumer:
         isolation: str = "read_committed",
         auto_offset_reset: str = "latest",
         enable_auto_commit: bool = True,
-        auto_commit_interval_ms: float = 5000,
-        session_timeout_ms: int = 45000,
-        heartbeat_interval_ms: float = 3000,
-        max_poll_interval_ms: float = 300000,
-        rebalance_timeout_ms: int | None = None,
+        auto_commit_interval_ms: float | timedelta = 5000,
+        session_timeout_ms: int | timedelta = 45000,
+        heartbeat_interval_ms: float | timedelta = 3000,
+        max_poll_interval_ms: float | timedelta = 300000,
+        rebalance_timeout_ms: int | timedelta | None = None,
         instance_id: str = "",
         client_id: str = "",
         assignor: str = "uniform",
@@ -109,7 +109,7 @@ class GroupConsumer:
         Without `processed`, the records of the last `poll` are not committed, so the next owner reads them again.
         `with` closes that way if its block raises.
         """
-    def commit(self, offsets: CommitOffsets | None = None, *, timeout: float = 15.0) -> None:
+    def commit(self, offsets: CommitOffsets | None = None, *, timeout: Seconds = 15.0) -> None:
         """Commit these offsets, or all positions, and return once the quorum has decided.
 
         A partition is a `GroupPartition`, or `(topic, partition)` of an assigned one. The offset is that of the next
@@ -144,7 +144,7 @@ class GroupConsumer:
         """The consumer's numbers now: assigned partitions, prefetched bytes, fetches, retries, lag
         (`docs/metrics.md`).
         """
-    def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+    def next_batch(self, timeout: Seconds = 1.0) -> ConsumedBatch | None:
         """Return the next batch of any assigned partition, or None after `timeout` seconds.
 
         The fastest way to read: columns are decoded on demand, as lists, or with `to_arrow` and `to_pandas`. The
@@ -159,7 +159,7 @@ class GroupConsumer:
     @property
     def paused(self) -> list[GroupPartition]:
         """Assigned partitions that are paused."""
-    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+    def poll(self, max_records: int = 500, timeout: Seconds = 1.0) -> list[ConsumerRecord]:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
         Callbacks, and the last commit of partitions that are released, may take longer. The records of the previous
@@ -200,7 +200,7 @@ class Admin:
         self,
         bootstrap: str | Sequence[str],
         *,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         settings: AdminSettings | None = None,
         credentials: Credentials | None = None,
         tls_authority: str | None = None,
@@ -275,7 +275,9 @@ class Admin:
         """Return the nodes and the controller."""
     def create_acls(self, acls: Iterable[Acl]) -> list[Acl]:
         """Add access rules, at most 1,000, all or none; return them in canonical form. Raises `InvalidRequest`."""
-    def create_token(self, user: str, description: str = "", *, expires_in_ms: int | None = None) -> CreatedToken:
+    def create_token(
+        self, user: str, description: str = "", *, expires_in_ms: int | timedelta | None = None
+    ) -> CreatedToken:
         """Create a token of a user; None: it does not expire. Only this result has its text.
 
         Raises `InvalidRequest` (`unknown_user`).
@@ -316,7 +318,7 @@ class Admin:
     def delete_quota(self, entity: str) -> None:
         """Remove the limits of a user or address."""
     def delete_records(
-        self, name: str, before: Mapping[int, int | Literal["latest"]], *, topic_id: str = "", timeout: float = 15.0
+        self, name: str, before: Mapping[int, int | Literal["latest"]], *, topic_id: str = "", timeout: Seconds = 15.0
     ) -> list[PartitionDeletion]:
         """Delete the records below an offset, by partition; `latest`: all that consumers may read when this is called.
 
@@ -527,7 +529,7 @@ class Consumer:
         insecure_credentials: bool = False,
         prefetch_bytes: int = 33554432,
         isolation: str = "read_committed",
-        max_wait_ms: int = 500,
+        max_wait_ms: int | timedelta = 500,
         min_bytes: int = 1,
         on_out_of_range: str = "error",
     ) -> None:
@@ -574,11 +576,11 @@ class Consumer:
     @property
     def metrics(self) -> list[Family]:
         """The consumer's numbers now: prefetched bytes, fetches, retries, lag (`docs/metrics.md`)."""
-    def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+    def next_batch(self, timeout: Seconds = 1.0) -> ConsumedBatch | None:
         """Return the next batch of any partition, or None after `timeout` seconds. Raises as `poll` does."""
     def pause(self, partitions: Iterable[int]) -> None:
         """Neither hand out nor fetch these partitions until `resume`. The call is idempotent; positions are kept."""
-    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+    def poll(self, max_records: int = 500, timeout: Seconds = 1.0) -> list[ConsumerRecord]:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
         Raises `InvalidRequest` (`offset_out_of_range`, `unknown_topic`, ...) or `CorruptBatch`. After an error, the
@@ -594,7 +596,7 @@ class Consumer:
         """Continue with these partitions."""
     def seek(self, partition: int, start: StartTime) -> None:
         """Continue reading `partition` at `start`, and clear an error that stopped it. Raises `InvalidRequest`."""
-    def start(self, timeout: float = 30.0) -> None:
+    def start(self, timeout: Seconds = 30.0) -> None:
         """Locate the topic and the start offsets.
 
         The other calls do so implicitly; call this to see a failure early. Raises `InvalidRequest` (`unknown_topic`,
@@ -620,15 +622,15 @@ class Producer:
         insecure_credentials: bool = False,
         acks: Acks | int | str = "all",
         compression: str = "none",
-        linger_ms: float = 5.0,
+        linger_ms: float | timedelta = 5.0,
         batch_bytes: int = 262144,
         max_in_flight: int = 5,
         buffer_bytes: int = 67108864,
-        delivery_timeout_ms: float = 120000,
-        request_timeout_ms: float = 30000,
+        delivery_timeout_ms: float | timedelta = 120000,
+        request_timeout_ms: float | timedelta = 30000,
         idempotent: bool | None = None,
         transactional_id: str | None = None,
-        transaction_timeout_ms: int = 60000,
+        transaction_timeout_ms: int | timedelta = 60000,
         trace_context: Callable[[], TraceContext | None] | None = None,
     ) -> None:
         """Configure the producer; nothing is connected yet.
@@ -651,7 +653,7 @@ class Producer:
         Raises as `flush` does; the producer is closed nevertheless. Without `flush`, the outcome of unacknowledged
         records is unknown.
         """
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout: Seconds | None = None) -> None:
         """Send everything now, and return once every record sent before this call is acknowledged.
 
         Raises the error of the first record or batch that failed since the last flush and whose result was not read, or
@@ -693,7 +695,7 @@ class Producer:
 
         `flush` waits for their acknowledgements.
         """
-    def transaction(self, *, wait: Wait = "decided", timeout: float = 30.0) -> Transaction:
+    def transaction(self, *, wait: Wait = "decided", timeout: Seconds = 30.0) -> Transaction:
         """Return a transaction: `with producer.transaction() as transaction:`.
 
         Everything that `transaction.send` and its siblings send becomes visible together when the block ends, or, if
@@ -728,7 +730,7 @@ class Transaction:
         Raises `InvalidRequest` (`transaction_committed`, `producer_fenced`), and `RetriableError` (`outcome_unknown`)
         if an earlier commit may have been applied and no answer arrived: retry.
         """
-    def commit(self, *, wait: Wait = "decided", timeout: float = 30.0) -> None:
+    def commit(self, *, wait: Wait = "decided", timeout: Seconds = 30.0) -> None:
         """Wait for all acknowledgements, then have the cluster commit. Idempotent if it is committed already.
 
         * `wait`: `"decided"`, or `"visible"`: return once every reader can see the records.
@@ -798,7 +800,7 @@ def commit_together(
     offsets: Iterable[Offsets] = (),
     block: str = "",
     wait: Wait = "decided",
-    timeout: float = 30.0,
+    timeout: Seconds = 30.0,
     bootstrap: str | Sequence[str] = "",
     credentials: Credentials | None = None,
     tls_authority: str | None = None,

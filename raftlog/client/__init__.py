@@ -14,6 +14,7 @@ from raftlog.client.groups.consumer import GroupConsumer
 from raftlog.client.producing.delivery import Delivery, DeliveryFuture, RecordMetadata
 from raftlog.client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
 from raftlog.client.transactions.transaction import Transaction, TransactionState, commit_together
+from raftlog.client.typed_topic import BYTES, TEXT, Serde, TypedRecord, TypedTopic, UnreadableRecord, json_of
 from raftlog.trace_context import TraceContext
 from raftlog.wire import TransactionOutput
 
@@ -22,6 +23,8 @@ from .consumer import Consumer
 from .producer import Producer
 
 __all__ = [
+    "BYTES",
+    "TEXT",
     "Admin",
     "AdminSettings",
     "ConsumedBatch",
@@ -41,10 +44,15 @@ __all__ = [
     "ProducerIdBlock",
     "ProducerSettings",
     "RecordMetadata",
+    "Serde",
     "TraceContext",
     "Transaction",
     "TransactionInfo",
     "TransactionOutput",
     "TransactionState",
+    "TypedRecord",
+    "TypedTopic",
+    "UnreadableRecord",
     "commit_together",
+    "json_of",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
@@ -95,7 +95,7 @@ from raftlog.client.consuming.offsets import query_offsets, request_offsets
 from raftlog.client.groups.api import group_path
 from raftlog.client.keywords import AdminKeywords
 from raftlog.client.settings import READ_COMMITTED, AdminSettings, takes
-from raftlog.client.times import milliseconds_of
+from raftlog.client.times import Seconds, in_milliseconds, milliseconds_of, seconds_of
 from raftlog.client.transactions.api import HEDGE_AFTER, TransactionApi
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError
@@ -160,7 +160,7 @@ class Admin:
         self,
         bootstrap: str | Sequence[str],
         *,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         settings: AdminSettings | None = None,
         **keywords: Unpack[AdminKeywords],
     ) -> None:
@@ -174,6 +174,7 @@ class Admin:
 
         Raises `InvalidRequest`.
         """
+        timeout = None if timeout is None else seconds_of(timeout)
         if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
             raise InvalidRequest("invalid_config", f"timeout must be between 0 and {MAX_TIMEOUT} s, not {timeout!r}")
         security = ConnectionSecurity(AdminSettings.of(settings, keywords))
@@ -234,7 +235,7 @@ class Admin:
         before: Mapping[int, int | Literal["latest"]],
         *,
         topic_id: str = "",
-        timeout: float = CHANGE_TIMEOUT,
+        timeout: Seconds = CHANGE_TIMEOUT,
     ) -> list[PartitionDeletion]:
         """Delete the records below an offset, by partition; `latest`: all that consumers may read when this is called.
 
@@ -251,6 +252,7 @@ class Admin:
             topic_id, latest = await self._latest_offsets(name, topic_id, open_ended)
         path = topic_path(check_topic_name(name), topic_id, below="/delete-records")
         asked = [DeleteBefore(number, latest.get(number, offset)) for number, offset in before.items()]
+        timeout = seconds_of(timeout)
         body = DeleteRecords(asked, max(int(timeout * 1000), 1))
         return (await self._api.change("POST", path, DeletedRecords, body, timeout=timeout + ANSWER_GRACE)).partitions
 
@@ -689,12 +691,15 @@ class Admin:
         """Return the tokens of a user, without their texts."""
         return (await self._api.get(f"{_user_path(user)}/tokens", Tokens, timeout=READ_TIMEOUT)).tokens
 
-    async def create_token(self, user: str, description: str = "", *, expires_in_ms: int | None = None) -> CreatedToken:
+    async def create_token(
+        self, user: str, description: str = "", *, expires_in_ms: int | timedelta | None = None
+    ) -> CreatedToken:
         """Create a token of a user; None: it does not expire. Only this result has its text.
 
         Raises `InvalidRequest` (`unknown_user`).
         """
-        body = CreateToken(description, expires_in_ms)
+        expires = None if expires_in_ms is None else int(in_milliseconds(expires_in_ms))
+        body = CreateToken(description, expires)
         path = f"{_user_path(user)}/tokens"
         return await self._api.change("POST", path, CreatedToken, body, timeout=SECURITY_TIMEOUT)
 

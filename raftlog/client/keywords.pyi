@@ -1,6 +1,7 @@
 """The keywords of the clients' constructors: the fields of `settings.py`, from which this is generated."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from ssl import SSLContext
 from typing import TypedDict
 
@@ -37,7 +38,7 @@ class ProducerKeywords(TypedDict, total=False):
     """`"all"`, 1 (the leader's disk) or 0."""
     compression: str
     """`"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`; larger batches are compressed on threads."""
-    linger_ms: float
+    linger_ms: float | timedelta
     """Time for which a batch waits for more records.
 
     With 0, a batch waits only while its broker has a request of this producer in flight, and 5 ms at most.
@@ -51,9 +52,9 @@ class ProducerKeywords(TypedDict, total=False):
 
     With `acks=0`, it is for unsent ones, up to 1 MiB per broker.
     """
-    delivery_timeout_ms: float
+    delivery_timeout_ms: float | timedelta
     """Time from the opening of a batch to its failure."""
-    request_timeout_ms: float
+    request_timeout_ms: float | timedelta
     """Longest wait of a broker for its replicas."""
     idempotent: bool | None
     """Whether the producer is idempotent; None: it is with `acks="all"`."""
@@ -62,7 +63,7 @@ class ProducerKeywords(TypedDict, total=False):
 
     Such a producer sends only in transactions.
     """
-    transaction_timeout_ms: int
+    transaction_timeout_ms: int | timedelta
     """Time after which the cluster aborts a transaction that is still open."""
     trace_context: Callable[[], TraceContext | None] | None
     """Function that returns the W3C trace context of the present work, called for each record that is sent alone.
@@ -93,7 +94,7 @@ class ProducerKeywords(TypedDict, total=False):
     """Whether a credential may be sent without TLS, or to nodes that TLS does not verify, beyond this machine."""
 
 class ConsumerKeywords(TypedDict, total=False):
-    max_wait_ms: int
+    max_wait_ms: int | timedelta
     """Longest wait of a broker for `min_bytes`."""
     min_bytes: int
     """Number of bytes that a broker waits for; 0 means 1."""
@@ -140,15 +141,15 @@ class GroupConsumerKeywords(TypedDict, total=False):
     """
     enable_auto_commit: bool
     """Whether `poll` commits what was processed."""
-    auto_commit_interval_ms: float
+    auto_commit_interval_ms: float | timedelta
     """Time between automatic commits."""
-    session_timeout_ms: int
+    session_timeout_ms: int | timedelta
     """Time without a heartbeat after which the group removes the member."""
-    heartbeat_interval_ms: float
+    heartbeat_interval_ms: float | timedelta
     """Time between heartbeats; less than `session_timeout_ms`."""
-    max_poll_interval_ms: float
+    max_poll_interval_ms: float | timedelta
     """Time without a `poll` after which the member leaves the group."""
-    rebalance_timeout_ms: int | None
+    rebalance_timeout_ms: int | timedelta | None
     """Time allowed for releasing a partition; None: `max_poll_interval_ms`."""
     instance_id: str
     """Name of a static member, which keeps its partitions over a restart."""

@@ -26,6 +26,7 @@ from raftlog.client.producing.counts import ProduceCounts
 from raftlog.client.producing.sender import Sender, SendingPolicy
 from raftlog.client.producing.sending import HeadersArgument, KeyPartitions, RecordSending
 from raftlog.client.settings import ProducerSettings, takes
+from raftlog.client.times import Seconds
 from raftlog.client.transactions.decision import DECISION_TIMEOUT, Wait
 from raftlog.client.transactions.manager import TransactionManager
 from raftlog.client.transactions.transaction import Transaction
@@ -69,7 +70,7 @@ class Producer(RecordSending):
 
     # --- Transactions -------------------------------------------------------------------------------------------------
 
-    def transaction(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> Transaction:
+    def transaction(self, *, wait: Wait = "decided", timeout: Seconds = DECISION_TIMEOUT) -> Transaction:
         """Return a transaction: `async with producer.transaction() as transaction:`.
 
         Everything that `transaction.send` and its siblings send becomes visible together when the block ends, or, if

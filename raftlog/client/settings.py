@@ -1,7 +1,8 @@
 """The settings of producers and consumers: each field once, with its unit, default and limits.
 
 A field is also a keyword of the class that takes the settings: `Producer(bootstrap, linger_ms=0)` is
-`Producer(bootstrap, settings=ProducerSettings(linger_ms=0))`, and keywords replace fields of given settings. The tables
+`Producer(bootstrap, settings=ProducerSettings(linger_ms=0))`, and keywords replace fields of given settings. A keyword
+whose name ends in `_ms` also takes a `timedelta`. The tables
 in `docs/client.md` and `docs/groups.md` and the types of the keywords (`keywords.pyi`) are generated from the fields.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
+from datetime import timedelta
 from functools import cached_property
 from ssl import SSLContext
 from typing import Any, Self, TypeVar
 
 from raftlog.client.credentials import Credentials
+from raftlog.client.times import in_milliseconds
 from raftlog.config import KIB, MAX_BATCH_BYTES, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB
 from raftlog.errors import InvalidRequest
 from raftlog.model import EARLIEST, LATEST, Acks
@@ -86,12 +89,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         for each in fields(self):
+            if each.name.endswith("_ms") and isinstance(given := getattr(self, each.name), timedelta):
+                object.__setattr__(self, each.name, in_milliseconds(given))
             if "check" in each.metadata:
                 each.metadata["check"](each.name, getattr(self, each.name))
-        given: Any = self.credentials
-        if given is not None and not isinstance(given, Credentials):
+        shown: Any = self.credentials
+        if shown is not None and not isinstance(shown, Credentials):
             told = "credentials must be Credentials(token=...) or Credentials(user=..., password=...), not"
-            raise InvalidRequest("invalid_config", f"{told} a {type(given).__name__}")
+            raise InvalidRequest("invalid_config", f"{told} a {type(shown).__name__}")
         if self.ssl is not None and (self.tls_authority or self.tls_certificate or self.tls_key):
             told = "give either ssl or files (tls_authority, tls_certificate, tls_key), not both"
             raise InvalidRequest("invalid_config", told)
@@ -115,6 +120,12 @@ class Settings:
 Constructor = TypeVar("Constructor", bound=Callable[..., Any])
 
 
+def keyword_type(setting: Field[Any]) -> str:
+    """Return the type of a setting as a keyword: durations may be `timedelta`."""
+    plain, optional, _ = str(setting.type).partition(" | None")
+    return f"{plain} | timedelta{optional}" if setting.name.endswith("_ms") else str(setting.type)
+
+
 def takes(settings: type[Settings]) -> Callable[[Constructor], Constructor]:
     """Show the fields of `settings` in the signature of a function that accepts them as `**keywords`."""
 
@@ -122,7 +133,9 @@ def takes(settings: type[Settings]) -> Callable[[Constructor], Constructor]:
         shown = inspect.signature(constructor)
         own = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
         more = [
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+            inspect.Parameter(
+                one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=keyword_type(one)
+            )
             for one in fields(settings)
         ]
         constructor.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]

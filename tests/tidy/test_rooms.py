@@ -29,8 +29,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "administration", "exposure",
     ),
     "raftlog.client": (
-        "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
-        "producer", "consumer", "admin", "prometheus", "opentelemetry", "blocking",
+        "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "typed_topic",
+        "transactions", "groups", "producer", "consumer", "admin", "prometheus", "opentelemetry", "blocking",
     ),
     "raftlog.backup": (
         "format", "batches", "chain", "storage", "repository", "off_loop", "progress", "cluster", "create", "verify",

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from raftlog.client.consumer import Consumer as AsyncConsumer
 from raftlog.client.consuming.records import ConsumerRecord
+from raftlog.client.times import Seconds
 
 from .group_consumer import RECORDS_AHEAD, WAIT_SECONDS, GroupConsumer
 from .loop_thread import LoopThread
@@ -35,7 +36,7 @@ class Consumer(Twin, of=AsyncConsumer, without=("go_on_at",)):
         super().__init__(AsyncConsumer(*args, **keywords), LoopThread(self, "consumer"))
         self._ahead: deque[ConsumerRecord] = deque()
 
-    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+    def poll(self, max_records: int = 500, timeout: Seconds = 1.0) -> list[ConsumerRecord]:
         if self._ahead:
             return [self._ahead.popleft() for _ in range(min(max_records, len(self._ahead)))]
         return self._run(lambda: self._wrapped.poll(max_records, timeout))

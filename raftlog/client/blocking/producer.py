@@ -13,6 +13,7 @@ import weakref
 from typing import Any
 
 from raftlog.client.producer import Producer as AsyncProducer
+from raftlog.client.times import Seconds, seconds_of
 
 from .handover import Handover
 from .loop_thread import LoopThread
@@ -36,7 +37,7 @@ class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes", "m
     def transaction(self, **how: Any) -> Transaction:
         return Transaction(self._do(lambda: self._wrapped.transaction(**how)), self._handover)
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout: Seconds | None = None) -> None:
         """Send everything now, and return once every record sent before this call is acknowledged.
 
         Raises the error of the first record or batch that failed since the last flush and whose result was not read, or
@@ -47,7 +48,7 @@ class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes", "m
             await self._wrapped.flush()
             self._handover.raise_refused()
 
-        self._run(flush, timeout)
+        self._run(flush, None if timeout is None else seconds_of(timeout))
 
     def close(self, *, flush: bool = True) -> None:
         """Flush, then close all connections. Closing twice is allowed.

@@ -19,6 +19,7 @@ from raftlog.api.transactions import ConsumedOffsets
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.settings import AdminSettings
+from raftlog.client.times import Seconds, seconds_of
 from raftlog.client.transactions.api import Offsets, OffsetsSource, TransactionApi
 from raftlog.client.transactions.decision import DECISION_TIMEOUT, Decision, Wait, Writer
 from raftlog.client.transactions.transaction import Transaction as AsyncTransaction
@@ -72,7 +73,7 @@ def commit_together(
     transactions: Sequence[Transaction | TransactionOutput],
     *,
     wait: Wait = "decided",
-    timeout: float = DECISION_TIMEOUT,
+    timeout: Seconds = DECISION_TIMEOUT,
     **together: Any,
 ) -> None:
     """Commit as `raftlog.commit_together` does, for transactions of blocking producers."""
@@ -90,7 +91,7 @@ def commit_together(
     async def run() -> None:
         async with api_of_cluster() as api:
             await decision.settle()
-            await decision.decide(TransactionApi(api), wait, timeout)
+            await decision.decide(TransactionApi(api), wait, seconds_of(timeout))
 
     thread = LoopThread(decision, "decision")
     try:

@@ -24,7 +24,7 @@ from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.cluster.metadata import TOPIC_ID
 from raftlog.client.keywords import ConsumerKeywords
 from raftlog.client.settings import ConsumerSettings, takes
-from raftlog.client.times import StartTime, start_at
+from raftlog.client.times import Seconds, StartTime, seconds_of, start_at
 from raftlog.config import KIB, check_topic_name
 from raftlog.errors import ClientClosed, CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.metrics import client_catalogue as names
@@ -138,14 +138,14 @@ class TopicConsumer:
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    async def start(self, timeout: float = START_TIMEOUT) -> None:
+    async def start(self, timeout: Seconds = START_TIMEOUT) -> None:
         """Locate the topic and the start offsets.
 
         The other calls do so implicitly; call this to see a failure early. Raises `InvalidRequest` (`unknown_topic`,
         `unknown_partition`), or `RetriableError` after `timeout` seconds.
         """
         fetcher = self._started()
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline = asyncio.get_running_loop().time() + seconds_of(timeout)
         while not fetcher.located:
             fetcher.check()
             if not await fetcher.changed.wait(deadline):
@@ -154,14 +154,14 @@ class TopicConsumer:
             self._started()
         fetcher.check()
 
-    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+    async def poll(self, max_records: int = 500, timeout: Seconds = 1.0) -> list[ConsumerRecord]:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
         Raises `InvalidRequest` (`offset_out_of_range`, `unknown_topic`, ...) or `CorruptBatch`. After an error, the
         partition is not read any further until `seek`.
         """
         records: list[ConsumerRecord] = []
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline = asyncio.get_running_loop().time() + seconds_of(timeout)
         while True:
             cursor = await self._next_cursor() if max_records > 0 else None
             while cursor is not None:
@@ -189,9 +189,9 @@ class TopicConsumer:
             self._finish(cursor)
         return record
 
-    async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+    async def next_batch(self, timeout: Seconds = 1.0) -> ConsumedBatch | None:
         """Return the next batch of any partition, or None after `timeout` seconds. Raises as `poll` does."""
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline = asyncio.get_running_loop().time() + seconds_of(timeout)
         while True:
             await self._pause()
             batch = self._batch_now()

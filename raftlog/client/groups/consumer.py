@@ -35,7 +35,7 @@ from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
 from raftlog.client.keywords import GroupConsumerKeywords
 from raftlog.client.settings import GroupConsumerSettings, takes
-from raftlog.client.times import StartTime, start_at
+from raftlog.client.times import Seconds, StartTime, seconds_of, start_at
 from raftlog.config import check_topic_name
 from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError
 from raftlog.metrics import client_catalogue as names
@@ -138,7 +138,7 @@ class GroupConsumer:
 
     # --- Reading -----------------------------------------------------------------------------------------------------
 
-    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+    async def poll(self, max_records: int = 500, timeout: Seconds = 1.0) -> list[ConsumerRecord]:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
         Callbacks, and the last commit of partitions that are released, may take longer. The records of the previous
@@ -146,19 +146,19 @@ class GroupConsumer:
         that is no longer in the log), and `RetriableError` only if partitions were assigned and the quorum does not
         return their committed offsets.
         """
-        return self._reading.hand_out(len(await self.look_ahead(max_records, timeout)))
+        return self._reading.hand_out(len(await self.look_ahead(max_records, seconds_of(timeout))))
 
     async def look_ahead(self, max_records: int, timeout: float) -> list[ConsumerRecord]:
         """Do what `poll` does, and return the records, but do not hand them out yet."""
         return await self._polled(lambda: self._reading.look_ahead(max_records), timeout, max_records)
 
-    async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+    async def next_batch(self, timeout: Seconds = 1.0) -> ConsumedBatch | None:
         """Return the next batch of any assigned partition, or None after `timeout` seconds.
 
         The fastest way to read: columns are decoded on demand, as lists, or with `to_arrow` and `to_pandas`. The
         batches or records of the previous call count as processed. Raises as `poll` does.
         """
-        return await self._polled(self._reading.next_batch, timeout, batches=True) or None
+        return await self._polled(self._reading.next_batch, seconds_of(timeout), batches=True) or None
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Iterate over the batches without end; each counts as processed when the program requests the next one."""
@@ -255,7 +255,7 @@ class GroupConsumer:
         self._check_open()
         return {one.group_partition: one.offset for one in await self._group.committed() if one.offset is not None}
 
-    async def commit(self, offsets: CommitOffsets | None = None, *, timeout: float = 15.0) -> None:
+    async def commit(self, offsets: CommitOffsets | None = None, *, timeout: Seconds = 15.0) -> None:
         """Commit these offsets, or all positions, and return once the quorum has decided.
 
         A partition is a `GroupPartition`, or `(topic, partition)` of an assigned one. The offset is that of the next
@@ -265,7 +265,7 @@ class GroupConsumer:
         now) or `RetriableError`.
         """
         self._check_open()
-        await self._commit(self._wanted(offsets), timeout)
+        await self._commit(self._wanted(offsets), seconds_of(timeout))
 
     def commit_soon(
         self,

@@ -34,6 +34,7 @@ from raftlog.client.producing.delivery import RecordMetadata
 from raftlog.client.producing.sender import Sender
 from raftlog.client.producing.sending import KeyPartitions, Queued, RecordSending
 from raftlog.client.settings import AdminSettings, takes
+from raftlog.client.times import Seconds, seconds_of
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 from raftlog.wire import CommitRequest, PositionMove, TransactionOutput
@@ -66,13 +67,13 @@ class Transaction(RecordSending):
     """A transaction, made by `Producer.transaction`; it belongs to that producer's event loop."""
 
     def __init__(
-        self, manager: TransactionManager, linger: float, key_partitions: KeyPartitions, wait: Wait, timeout: float
+        self, manager: TransactionManager, linger: float, key_partitions: KeyPartitions, wait: Wait, timeout: Seconds
     ) -> None:
         """`wait` and `timeout` are those of the commit at the end of the block."""
         super().__init__(linger, key_partitions, manager.trace_context)
         self.manager = manager
         self._wait = wait
-        self._timeout = timeout
+        self._timeout = seconds_of(timeout)
         self._state = TransactionState.NEW
         self._key: TransactionKey | None = None
         self.is_used = False
@@ -155,7 +156,7 @@ class Transaction(RecordSending):
 
     # --- The end ------------------------------------------------------------------------------------------------------
 
-    async def commit(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> None:
+    async def commit(self, *, wait: Wait = "decided", timeout: Seconds = DECISION_TIMEOUT) -> None:
         """Wait for all acknowledgements, then have the cluster commit. Idempotent if it is committed already.
 
         * `wait`: `"decided"`, or `"visible"`: return once every reader can see the records.
@@ -168,7 +169,7 @@ class Transaction(RecordSending):
         in time.
         """
         if self._state is not TransactionState.COMMITTED:
-            await Decision([self]).commit(wait, timeout, self.manager)
+            await Decision([self]).commit(wait, seconds_of(timeout), self.manager)
 
     async def abort(self) -> None:
         """Abort: none of it ever becomes visible. Idempotent if it is aborted already.
@@ -409,7 +410,7 @@ async def commit_together(
     offsets: Iterable[Offsets] = (),
     block: str = "",
     wait: Wait = "decided",
-    timeout: float = DECISION_TIMEOUT,
+    timeout: Seconds = DECISION_TIMEOUT,
     bootstrap: str | Sequence[str] = "",
     **keywords: Unpack[AdminKeywords],
 ) -> None:
@@ -428,7 +429,7 @@ async def commit_together(
     outputs = (one for one in transactions if isinstance(one, TransactionOutput))
     decision = Decision(writers, outputs, positions, offsets, block)
     if writers:
-        await decision.commit(wait, timeout, next(iter(writers)).manager)
+        await decision.commit(wait, seconds_of(timeout), next(iter(writers)).manager)
         return
     async with HttpApi(bootstrap, ConnectionSecurity(AdminSettings(**keywords))) as api:
-        await decision.decide(TransactionApi(api), wait, timeout)
+        await decision.decide(TransactionApi(api), wait, seconds_of(timeout))

@@ -99,7 +99,7 @@ def keywords() -> str:
         settings.ConsumerSettings,
         settings.GroupConsumerSettings,
     ):
-        types = {one.name: str(one.type) for one in dataclasses.fields(cls)}
+        types = {one.name: settings.keyword_type(one) for one in dataclasses.fields(cls)}
         stub.lines += ["", f"class {cls.__name__.replace('Settings', 'Keywords')}(TypedDict, total=False):"]
         for name, text in docstrings(cls):
             stub.lines += [f"    {name}: {stub.use(types[name], settings)}"]
