@@ -31,7 +31,7 @@ from tests.support.clusters.cluster import (
     running_cluster,
     started,
 )
-from tests.support.clusters.small_disks import on_small_disks, small_disks
+from tests.support.clusters.small_disks import cluster_on_small_disks, small_disks
 from tests.support.clusters.tls import SETTING, Authority, write
 from tests.support.clusters.troubled_node import Fault, begin
 
@@ -233,8 +233,7 @@ async def test_the_network_is_cut_in_one_direction() -> None:
 
 
 async def test_a_full_disk() -> None:
-    with small_disks(1) as disks, running_cluster() as cluster:
-        on_small_disks(cluster, disks)
+    with small_disks(1) as disks, cluster_on_small_disks(disks) as cluster:
         async with Admin(cluster.bootstrap) as admin:
             await filled(cluster, admin, "full", min_insync_replicas="1")
         await asyncio.to_thread(disks[0].fill)

@@ -14,8 +14,8 @@ import pytest
 from raftlog import Admin, Consumer, Producer
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import RaftlogError
-from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
-from tests.support.clusters.small_disks import SmallDisk, on_small_disks, small_disks
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually
+from tests.support.clusters.small_disks import SmallDisk, cluster_on_small_disks, small_disks
 
 pytestmark = pytest.mark.integration
 
@@ -86,8 +86,7 @@ def crash_and_start(cluster: LocalCluster, count: int) -> None:
     ],
 )
 async def test_disks_without_a_free_block_recover_by_retention(nodes: int, full: int, size: int) -> None:
-    with small_disks(full) as disks, running_cluster(nodes, retention_check_ms="500") as cluster:
-        on_small_disks(cluster, disks)
+    with small_disks(full) as disks, cluster_on_small_disks(disks, nodes, retention_check_ms="500") as cluster:
         async with Admin(cluster.bootstrap) as admin:
             await admin.create_topic(TOPIC, partitions=1, replication_factor=nodes, configs=CONFIGS)
             end = await fill(cluster, disks, size)

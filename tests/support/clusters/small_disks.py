@@ -7,15 +7,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode, free_base_port
 from raftlog.config import MIB
 
-from .cluster import PATIENCE_S
+from .cluster import started
 
 DISK_BYTES = 48 * MIB
 DATA = "data"
@@ -74,10 +74,13 @@ def move_to(disk: SmallDisk, node: LocalNode) -> None:
     os.symlink(os.path.join(disk.path, DATA), data)
 
 
-def on_small_disks(cluster: LocalCluster, disks: list[SmallDisk]) -> None:
-    """Move the first nodes to these disks, and start the cluster again."""
-    cluster.stop()
-    for disk, node in zip(disks, cluster.nodes, strict=False):
-        move_to(disk, node)
-    cluster.start()
-    cluster.wait_ready(PATIENCE_S)
+@contextlib.contextmanager
+def cluster_on_small_disks(disks: Sequence[SmallDisk], node_count: int = 3, **settings: str) -> Iterator[LocalCluster]:
+    """A `running_cluster` whose first nodes have their data on these disks."""
+    with tempfile.TemporaryDirectory(prefix="raftlog-test-") as folder:
+        cluster = LocalCluster(folder, node_count, free_base_port(node_count), settings=settings)
+        cluster.prepare()
+        for disk, node in zip(disks, cluster.nodes, strict=False):
+            move_to(disk, node)
+        with started(cluster):
+            yield cluster
