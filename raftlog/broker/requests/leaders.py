@@ -165,7 +165,9 @@ class Leaders:
         changed = asyncio.Event()
         unsubscribe = self._view.subscribe(lambda *_: changed.set())
         try:
-            await asyncio.wait_for(changed.wait(), min(RETRY_SECONDS, left))
+            # Not `wait_for`: before Python 3.12 it may swallow the cancellation of a request whose client has left.
+            async with asyncio.timeout(min(RETRY_SECONDS, left)):
+                await changed.wait()
         except TimeoutError:
             return loop.time() < deadline
         finally:
