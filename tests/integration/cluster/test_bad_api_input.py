@@ -130,10 +130,10 @@ async def test_random_bytes(attacked: Attacked, seed: int) -> None:
 
 
 async def test_bytes_that_are_not_http_1(attacked: Attacked, tmp_path: Path) -> None:
-    """HTTP/2, a TLS hello, a pickle."""
+    """A preface of HTTP/2 that ends wrong, a TLS hello, a pickle."""
     trap = tmp_path / "loaded"
     for sent in (
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         pickled(str(trap)).replace(b"\n", b"") + b"\r\n\r\n",
     ):
