@@ -16,7 +16,7 @@ with the native client, and the consumers read on until the group has got everyt
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,7 +94,7 @@ class RestOperations(Generator):
             return self
         if operation.f == "read" and operation.kind == "ok":
             name, found = operation.value
-            last = {key: pairs[-1][0] for key, pairs in found.items()}
+            last = _ends(found)
             return replace(self, got={**self.got, name: {**self.got.get(name, {}), **last}}) if last else self
         if process not in self.opening:
             return self
@@ -137,9 +137,14 @@ class ReadOn(Generator):
             key, pairs = operation.value
             return replace(self, last={**self.last, key: pairs[-1][0]}) if pairs else self
         if operation.f == "read":
-            highest = {key: max(self.seen.get(key, -1), pairs[-1][0]) for key, pairs in operation.value[1].items()}
+            highest = {key: max(self.seen.get(key, -1), end) for key, end in _ends(operation.value[1]).items()}
             return replace(self, seen={**self.seen, **highest}) if highest else self
         return self
+
+
+def _ends(found: Mapping[str, Sequence[Any]] | None) -> dict[str, int]:
+    """Return key → the last offset that was read; None: nothing was."""
+    return {key: pairs[-1][0] for key, pairs in (found or {}).items()}
 
 
 def _keys(options: Mapping[str, Any]) -> tuple[str, ...]:
