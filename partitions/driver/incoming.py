@@ -20,7 +20,7 @@ from raftlog.idempotency import is_keyed
 from raftlog.model import NO_PRODUCER_ID, Acks
 from raftlog.ports import Buffer, Worker
 from raftlog.records.batch import BatchHeader, ControlKind, RecordBatch, validate
-from raftlog.records.batch_filter import has_record_without_key
+from raftlog.records.batch_filter import has_record_without_key, is_hole
 from raftlog.records.header import is_compressed
 
 MAX_WAITING_BATCHES = 1000
@@ -164,8 +164,9 @@ def check_restored(batch: Buffer, config: TopicConfig) -> BatchHeader:
     named = [entry.producer_id for entry in control.entries] if control is not None else []
     if control is not None and control.kind not in (ControlKind.ABORT, ControlKind.COMMIT):
         raise CorruptBatch(f"a marker of the unknown kind {control.kind}")
-    # Idempotency keys are none of the granted ids, and those of another topic never fit one of this.
-    counted = NO_PRODUCER_ID if is_keyed(header.producer_id) else header.producer_id
+    # Idempotency keys are none of the granted ids, and those of another topic never fit one of this. The id of a hole
+    # is a bound on forgotten producers, which no key is.
+    counted = NO_PRODUCER_ID if is_keyed(header.producer_id) and not is_hole(header) else header.producer_id
     if max(counted, *named, -1) >= config.restoring:
         raise InvalidRequest(
             "invalid_request", f"the batch has producer ids that are not below {config.restoring}, which is reserved"
