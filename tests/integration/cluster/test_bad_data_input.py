@@ -196,9 +196,15 @@ async def test_truncated_and_enormous_frames(attacked: Attacked) -> None:
 
 
 async def test_unknown_paths(attacked: Attacked) -> None:
-    for path in ("/", "/v1/topics", "/raftlog.replication/..", "/raftlog.shutdown", "/v1/offsets"):
+    for path in ("/v1", "/raftlog.replication/..", "/raftlog.shutdown", "/v1/offsets/"):
         async with talking(attacked.leader, path) as talk:
             assert "404" in await talk.end() or "not_found" in await talk.end()
+
+
+async def test_streams_of_data_at_paths_of_the_api_are_refused(attacked: Attacked) -> None:
+    for path, refused in (("/", "405"), ("/v1/cluster", "405"), ("/v1/topics", "4")):
+        async with talking(attacked.leader, path) as talk:
+            assert f"refused with {refused}" in await talk.end()
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
