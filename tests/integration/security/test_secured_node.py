@@ -229,7 +229,9 @@ async def test_refusals_and_changes_are_in_the_audit_log_without_secrets_s12(sec
 
 async def fetched(secured: Secured, token: str | None, topic_id: bytes, max_wait_ms: int = 0) -> tuple[Answers, Any]:
     """Open a stream of fetches, ask once, and return its handler and its connection."""
-    connection = await connect(secured.node.data.host, secured.node.data.port, ssl=secured.context)
+    # A context of its own: the connection asks for HTTP/2 alone.
+    context = ssl.create_default_context(cadata=secured.authority.pair[0].decode())
+    connection = await connect(secured.node.data.host, secured.node.data.port, ssl=context)
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     answers = Answers()
     stream = connection.open_stream("/v1/fetch", headers, answers)
