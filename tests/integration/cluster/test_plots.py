@@ -46,11 +46,14 @@ async def test_every_node_shows_the_whole_cluster_and_its_past(cluster: LocalClu
     sizes = [await eventually(lambda node=node: sampled(node), "a sample") for node in cluster.nodes]
     assert len(set(sizes)) == 1, "every node shows the same sum"
 
-    nodes = await plots(cluster.nodes[1], "nodes")
-    leaders = {one.node: one.values for one in nodes.series if one.name == "leaders"}
-    assert sorted(leaders) == [0, 1, 2]
-    newest = [next(value for value in reversed(values) if value is not None) for values in leaders.values()]
-    assert sum(newest) == 3
+    async def led() -> bool:
+        found = await plots(cluster.nodes[1], "nodes")
+        leaders = {one.node: one.values for one in found.series if one.name == "leaders"}
+        assert sorted(leaders) == [0, 1, 2]
+        newest = [next((value for value in reversed(values) if value is not None), None) for values in leaders.values()]
+        return None not in newest and sum(value or 0 for value in newest) == 3
+
+    await eventually(led, "a sample of the three leaders")
 
     gone = cluster.nodes[2]
     await asyncio.to_thread(cluster.kill_node, gone.node_id)

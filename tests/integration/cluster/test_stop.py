@@ -26,7 +26,7 @@ from tests.support.clusters.traffic import read_all
 
 pytestmark = pytest.mark.integration
 
-BOUND_MS = 1_000
+BOUND_MS = 3_000
 """Less than a node waits for a quorum that does not answer its farewell."""
 
 
