@@ -29,6 +29,12 @@ def test_consumers_keep_every_property_s8() -> None:
     assert sum(count for verdict in verdicts for count in verdict.faults.values()) > 5 * len(SEEDS)
 
 
+def test_many_records_of_one_partition_are_read_in_time() -> None:
+    """S10. With a few records in each answer, 281 of them took more than the minute that the world waits."""
+    verdict = run_consumers_seed(828, 15.0)
+    assert verdict.passed, verdict.violation
+
+
 def test_one_schedule_gives_one_trace_from_a_file_too() -> None:
     schedule = draw("consumers", 3, 6.0)
     assert {one.kind for one in schedule.operations} & set(CONSUMER_OPERATIONS)
