@@ -33,6 +33,8 @@ from raftlog.cli.nodes.local_cluster import LocalCluster
 
 TICK_S = 0.01
 """The producer hands over the records of a topic in lists, this often."""
+SETTLE_S = 30.0
+"""The time in which the readers must get what is still on its way."""
 STAMP = re.compile(rb'"timestamp":(\d+)')
 RECORD = b'"timestamp":'
 
@@ -40,10 +42,13 @@ RECORD = b'"timestamp":'
 class Reader(asyncio.Protocol):
     """One stream: counts its records, and notes the latency of each piece."""
 
-    def __init__(self, request: bytes, latencies: list[float], joined: asyncio.Semaphore) -> None:
+    def __init__(
+        self, request: bytes, latencies: list[float], joined: asyncio.Semaphore, arrived: asyncio.Event
+    ) -> None:
         self._request = request
         self._latencies = latencies
         self._joined = joined
+        self._arrived = arrived
         self._end = b""
         self.records = 0
 
@@ -52,6 +57,7 @@ class Reader(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
+        self._arrived.set()
         data = self._end + data
         if not self.records and b"event: joined" in data:
             self._joined.release()
@@ -65,13 +71,14 @@ class Reader(asyncio.Protocol):
 
 
 async def read_streams(host: str, port: int, readers: int, stalled: int, topics: int) -> None:
-    """Read until the standard input ends. Print a line once all have joined, and the result at the end."""
+    """Print a line once all have joined. Read the number of records of each topic from the standard input; when all
+    readers have got as many, or `SETTLE_S` later, print the result."""
     loop = asyncio.get_running_loop()
-    joined, latencies = asyncio.Semaphore(0), list[float]()
+    joined, arrived, latencies = asyncio.Semaphore(0), asyncio.Event(), list[float]()
     made: list[Reader] = []
     for number in range(readers + stalled):
         request = f"GET /v1/stream?topic=topic-{number % topics} HTTP/1.1\r\nHost: {host}:{port}\r\n"
-        reader = Reader(f"{request}Accept: text/event-stream\r\n\r\n".encode(), latencies, joined)
+        reader = Reader(f"{request}Accept: text/event-stream\r\n\r\n".encode(), latencies, joined, arrived)
         transport, _ = await loop.create_connection(lambda reader=reader: reader, host, port)
         await joined.acquire()
         if number < readers:
@@ -80,7 +87,12 @@ async def read_streams(host: str, port: int, readers: int, stalled: int, topics:
             transport.pause_reading()
     latencies.clear()
     print("joined", flush=True)
-    await loop.run_in_executor(None, sys.stdin.readline)
+    sent = int(await loop.run_in_executor(None, sys.stdin.readline))
+    with contextlib.suppress(TimeoutError):  # then the table says how many readers are incomplete
+        async with asyncio.timeout(SETTLE_S):
+            while any(one.records < sent for one in made):
+                arrived.clear()
+                await arrived.wait()
     ordered = sorted(latencies)
     shares = {f"p{share}": percentile_ms(ordered, share / 100) for share in (50, 99)} if ordered else {}
     print(json.dumps({**shares, "records": [one.records for one in made], "pieces": len(ordered)}), flush=True)
@@ -128,8 +140,7 @@ async def run(cluster: LocalCluster, arguments: argparse.Namespace, readers: int
         sent = await write(cluster, arguments, arguments.seconds)
         took = time.perf_counter() - began
         used = {name: (cpu_seconds(pid) - before[name]) / took for name, pid in watched.items()}
-        await asyncio.sleep(2.0 if readers else 0.0)  # what is still on its way
-        process.stdin.write(b"\n")
+        process.stdin.write(b"%d\n" % sent)
         told = json.loads(await process.stdout.readline())
     missing = sum(1 for count in told["records"] if count != sent)
     table.add_row(
