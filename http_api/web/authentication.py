@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from aiohttp import web
 
+from http_api.exchange.protocol import ExchangeProtocol
 from http_api.service.access import Authenticated
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.security.acls import CLUSTER, Operation
@@ -18,7 +19,6 @@ from raftlog.security.principals import ANONYMOUS, Caller, host_of
 from raftlog.security.secrets import Secret
 
 from .context import ApiContext
-from .exchange_protocol import ExchangeProtocol
 
 AUTHENTICATED: web.RequestKey[Authenticated] = web.RequestKey("authenticated", Authenticated)
 

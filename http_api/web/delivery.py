@@ -16,9 +16,8 @@ import termios
 
 from aiohttp import web
 
+from http_api.exchange.transport import ExchangeTransport
 from raftlog.http2 import Http2Connection
-
-from .exchange_transport import ExchangeTransport
 
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02

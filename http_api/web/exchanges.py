@@ -1,7 +1,7 @@
 """Requests over HTTP/2, served by the handlers of those over HTTP/1.1.
 
-Each exchange becomes one of aiohttp's requests, made of parts of our own: its content (`exchange_reader.py`), its
-answer (`exchange_writer.py`) and its connection (`exchange_protocol.py`). Its handler runs in a task of its own, which
+Each exchange becomes one of aiohttp's requests, made of parts of our own: its content (`exchange/reader.py`), its
+answer (`exchange/writer.py`) and its connection (`exchange/protocol.py`). Its handler runs in a task of its own, which
 is cancelled if the client resets the stream or leaves.
 """
 
@@ -19,14 +19,14 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from http_api.exchange.protocol import ExchangeConnection, ExchangeProtocol
+from http_api.exchange.reader import ExchangeReader
+from http_api.exchange.writer import ExchangeWriter
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Connection, Http2Exchange
 from raftlog.http2.frames import ErrorCode
 
 from .context import ApiContext
-from .exchange_protocol import ExchangeConnection, ExchangeProtocol
-from .exchange_reader import ExchangeReader
-from .exchange_writer import ExchangeWriter
 from .limits import Limits
 from .middleware import request_id_of
 from .problems import error_of_http, problem

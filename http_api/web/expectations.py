@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from http_api.exchange.writer import ExchangeWriter
 from raftlog.errors import InvalidRequest
-
-from .exchange_writer import ExchangeWriter
 
 EXPECTATION: web.RequestKey[str] = web.RequestKey("expectation", str)
 """The value of the header; removed after the interim answer."""

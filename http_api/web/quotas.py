@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from http_api.exchange.protocol import connection_of
 from http_api.service.access import AccessService, Usage
 from raftlog.errors import CODES, RetriableError
 from raftlog.security.principals import Caller
 
 from .authentication import AUTHENTICATED
 from .context import ApiContext
-from .exchange_protocol import connection_of
 from .problems import ApiError
 
 ADMISSION = (Usage.REQUESTS, Usage.BYTES_IN, Usage.BYTES_OUT)

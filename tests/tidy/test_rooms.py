@@ -50,7 +50,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "transactions", "records", "system", "wire", "api", "http2", "client", "sync", "backup", "broker", "cli",
     ),
     "http_api": (
-        "service", "metrics", "web", "records", "routes", "rest_proxy", "streams", "live", "console", "viewer", "app",
+        "exchange", "service", "metrics", "web", "records", "routes", "rest_proxy", "streams", "live", "console",
+        "viewer", "app",
     ),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from raftlog.http2 import Http2Connection, Http2Exchange
 
-from .exchange_transport import ExchangeTransport
+from .transport import ExchangeTransport
 
 
 class ExchangeConnection(Hashable, Protocol):
